@@ -184,6 +184,7 @@ def write_shipped(folder: Path, name: str = "little") -> Path:
         "classes": ["cat", "dog", "fox", "owl", "bat"],
         "mean": [0.1, 0.2, 0.3],
         "std": [0.4, 0.5, 0.6],
+        "detail": 1.0,
         "test_accuracy": 0.875,
     }
     path = folder / "weights" / f"{name}.safetensors"

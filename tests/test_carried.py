@@ -78,7 +78,7 @@ def test_what_the_keys_carry_sums_to_what_the_layer_adds(name: str) -> None:
         stays = np.linalg.norm(acts.tokens(layer) + own, axis=1)
         comes = np.linalg.norm(together.sum(axis=1) - own, axis=1)
         np.testing.assert_allclose(
-            carried.kept(acts.tokens(layer)), stays / (stays + comes), rtol=1e-6
+            carried.own_shares(acts.tokens(layer)), stays / (stays + comes), rtol=1e-6
         )
 
 

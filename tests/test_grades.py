@@ -9,8 +9,9 @@ from safetensors import safe_open
 
 from vitviz import plots
 from vitviz.common.language import tr, use_language
-from vitviz.model.answers import CONFIDENT, GRADES, WEAK, Grades, fit_thresholds, measure
+from vitviz.model.answers import CONFIDENT, GRADES, WEAK, Grades
 from vitviz.text.class_names import common_names, full_names, other_names, table_names
+from vitviz.training.evaluation import fit_thresholds, measure_grades
 from vitviz.training.recipes import RECIPES
 from vitviz.zoo.checkpoints import load_trained, weights_file
 
@@ -36,7 +37,7 @@ def test_no_answer_is_confident_where_none_is_right_often_enough() -> None:
 def test_the_rates_are_those_of_other_pictures() -> None:
     thresholds = fit_thresholds(*planted())
     confidence, right = planted(seed=1)
-    found = measure(confidence, right, thresholds)
+    found = measure_grades(confidence, right, thresholds)
     assert sum(share for share, _ in found.values()) == pytest.approx(1, abs=1e-3)
     sure = confidence >= thresholds[1]
     assert found["confident"] == pytest.approx([sure.mean(), right[sure].mean()], abs=1e-4)

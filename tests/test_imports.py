@@ -60,7 +60,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "huggingface_hub": {"common"},
     "babel": {"common"},
     "segno": {"app"},
-    "sklearn": {"inspection"},
+    "sklearn": {"inspection", "training"},
     "torch": {
         *("vit", "model", "zoo", "activations", "attribution", "intervention", "profiling"),
         *("web.anatomy", "training"),

@@ -226,19 +226,6 @@ def test_a_saved_capture_keeps_its_record(file: Path, tmp_path: Path) -> None:
     assert vitviz.load_activations(tmp_path / "b.npz").record == acts.record
 
 
-def test_an_older_file_has_a_record_with_gaps(tmp_path: Path) -> None:
-    capture(own_model(), picture()).save(tmp_path / "a.npz")
-    with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
-        arrays = dict(file)
-    about = json.loads(str(arrays["about"]))
-    for key in ("versions", "date", "model", "weights", "weights_sha256", "picture", "notes"):
-        del about[key]
-    np.savez(tmp_path / "old.npz", **{**arrays, "about": json.dumps(about)})
-    old = vitviz.load_activations(tmp_path / "old.npz")
-    assert old.record["weights_sha256"] is old.record["picture"] is None
-    assert "digest unknown" not in report.html([report.Captured(own_model(), "dog", old)])
-
-
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda acts: pickle.loads(pickle.dumps(acts))])
 def test_a_copy_of_a_capture_has_the_same_record(again: Any) -> None:
     model = own_model()

@@ -156,7 +156,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
     damage(folder / "samples" / "LICENCES.csv", koala_alone)
-    for place in ("vitviz.zoo.checkpoints", "vitviz.zoo.checkpoints.shipped"):
+    for place in ("vitviz.cli.lesson", "vitviz.zoo.checkpoints.shipped"):
         monkeypatch.setattr(f"{place}.assets", lambda: folder)
     monkeypatch.setattr(lesson_command, "MORE_MODELS", ())
     return folder

@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def numbers(entries: list[Entry], *classes: str, num_classes: int = 0) -> list[int | None]:
-    found, reason = number_labels(entries, model(*classes, num_classes=num_classes), asked=True)
+    found, reason = number_labels(entries, model(*classes, num_classes=num_classes), strict=True)
     assert reason is None
     labels = [entry.label for entry in found]
     assert not any(isinstance(label, (str, tuple)) for label in labels)
@@ -326,14 +326,14 @@ def test_a_number_means_the_file_s_class_also_where_a_name_comes_twice(tmp_path:
     names = ("crane", "owl", "crane")
     found = list_pictures(write_rows(tmp_path / "a.parquet", [2, 0, 1], class_label(*names)))
     assert numbers(pickle.loads(pickle.dumps(found)), *names) == [2, 0, 1]
-    _, reason = number_labels(found, model("owl", *names), asked=False)
+    _, reason = number_labels(found, model("owl", *names), strict=False)
     assert reason is not None
     assert "class 1, named crane, or class 3" in reason
 
 
 def test_other_names_than_the_model_s_are_left_out_and_said(tmp_path: Path) -> None:
     found = list_pictures(write_rows(tmp_path / "a.parquet", [1, 0], class_label("dog", "cat")))
-    numbered, reason = number_labels(found, model(*ANIMALS), asked=False)
+    numbered, reason = number_labels(found, model(*ANIMALS), strict=False)
     assert [entry.label for entry in numbered] == [None, None]
     assert reason is not None
     assert "The label dog of" in reason

@@ -399,7 +399,7 @@ def test_the_distillation_token_is_said_of_distilled_models_alone(name: str) -> 
     first, second = CARDS["DeiT"].differs.split(". ")[:2]
     assert "token" not in first
     assert second.startswith("The distilled models, such as the one on the picture,")
-    others = [card.differs + card.hidden for family, card in CARDS.items() if family != "DeiT"]
+    others = [card.differs + card.omissions for family, card in CARDS.items() if family != "DeiT"]
     assert not any("DIST" in words for words in others)
 
 

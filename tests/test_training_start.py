@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cifar import coloured, metadata, silent, write_cifar10, write_things
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -250,21 +250,6 @@ def test_the_average_is_published_measured_and_resumed(data: Path, tmp_path: Pat
         for name, value in load_file(again).items()
     )
     assert difference < 0.1  # momentum is not kept, and the rate warms up again
-
-
-def test_a_run_goes_on_when_recipes_have_learnt_new_words(data: Path, tmp_path: Path) -> None:
-    recipe = replace(SMOKE, stages=SMOKE.stages[:1])
-    train(recipe, data=data, out=tmp_path, report=silent)
-    path = tmp_path / "checkpoint.safetensors"
-    about, state = metadata(path), load_file(path)
-    for new in ("early", "average", "initialisation"):
-        del about["recipe"][new]
-    save_file(state, path, metadata={"vitviz": json.dumps(about)})
-    lines: list[str] = []
-    train(recipe, data=data, out=tmp_path, report=lines.append)
-    assert lines[0].startswith("resuming")
-    with pytest.raises(ValueError, match="holds a run of another recipe"):
-        train(replace(recipe, average=0.5), data=data, out=tmp_path, report=silent)
 
 
 def test_a_stage_ends_where_the_accuracy_has_stopped_to_rise(data: Path, tmp_path: Path) -> None:

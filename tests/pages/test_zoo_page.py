@@ -73,7 +73,7 @@ def test_every_family_is_drawn_and_says_what_a_query_may_look_at(
     assert len(charts(at)) == 3
     assert words in prose(at)
     card = CARDS[family]
-    for told in (card.differs, card.hidden, card.source, TOYS[family].architecture):
+    for told in (card.differs, card.omissions, card.source, TOYS[family].architecture):
         assert told in prose(at)
     assert provenance(at).startswith(f"{TOYS[family].architecture}: allowed pairs")
     assert provenance(at).endswith("sample: red panda")
@@ -231,7 +231,7 @@ def test_a_card_names_the_pages_that_do_not_show_the_family(family: str) -> None
     # Most families have one grid, in which every token looks at every other.
     refused = REFUSED.get(TOYS[family].architecture, {"filters"} if family == "Hybrid" else set())
     missing = {page_text(page).title for page in refused}
-    named = set(re.findall(r"\b(?:" + "|".join(about_one) + r")\b", CARDS[family].hidden))
+    named = set(re.findall(r"\b(?:" + "|".join(about_one) + r")\b", CARDS[family].omissions))
     assert named == missing
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ..inspection import Measurements, Sinks
 
+_MOST_NAMED = 3  # outputs in the representation of a capture
 FORMAT = 1  # of the file that `Activations.save` writes; others are refused
 
 Direction = Literal["row", "column"]
@@ -266,16 +267,16 @@ class Activations:
             rows["answer" if self.answers == "classes" else self.answers] = self._first_outputs()
         return html_table(self.provenance, rows)
 
-    def _first_outputs(self, most: int = 3) -> str:
+    def _first_outputs(self) -> str:
         """Name the most probable outputs, the first values, or the size of an embedding."""
         if self.scores is None:
             return "" if self.output is None else f"{len(self.output)} numbers"
         if self.probabilities is None:
-            shown = [*range(len(self.scores))]
-            named = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in shown[:most]]
-            return ", ".join(named + ["…"] * (len(shown) > most))
-        shown = (-self.scores).argsort(kind="stable")[:most].tolist()
-        return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in shown)
+            numbers = [*range(len(self.scores))]
+            texts = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in numbers[:_MOST_NAMED]]
+            return ", ".join(texts + ["…"] * (len(numbers) > _MOST_NAMED))
+        numbers = (-self.scores).argsort(kind="stable")[:_MOST_NAMED].tolist()
+        return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in numbers)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -304,8 +305,8 @@ class Activations:
 
     def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
         """Return `crop` of a layer's queries or keys; a padded grid reaches beyond the picture."""
-        described, windows = self._layer(layer), self._windows[layer]
-        (rows, cols), (key_rows, key_cols) = described.query_grid, described.key_grid
+        info, windows = self._layer(layer), self._windows[layer]
+        (rows, cols), (key_rows, key_cols) = info.query_grid, info.key_grid
         left, top, right, bottom = self._crops[layer]
         if keys and windows is not None:
             height, width = windows.key_step
@@ -322,8 +323,8 @@ class Activations:
     def labels(self) -> tuple[str, ...] | None:
         """Names of the outputs, where they are known."""
         names = self._known_labels
-        known = names is not None and self.logits is not None and len(names) == len(self.logits)
-        return names if known else None
+        is_known = names is not None and self.logits is not None and len(names) == len(self.logits)
+        return names if is_known else None
 
     @property
     def probabilities(self) -> np.ndarray | None:
@@ -396,9 +397,9 @@ class Activations:
         tensors += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
-        unused = 0 if self._arena is None else self._arena.unused
+        spare = 0 if self._arena is None else self._arena.unused
         pictures = 1 if self.batch is None else self.batch.pictures
-        return (sum(storages.values()) - unused) // pictures + photo
+        return (sum(storages.values()) - spare) // pictures + photo
 
     def _layer(self, layer: int) -> Layer:
         return self.layers[check_index(layer, self.depth, "layer")]
@@ -408,11 +409,11 @@ class Activations:
 
         Prefix tokens and padding have the number -1.
         """
-        described, windows = self._layer(layer), self._windows[layer]
+        info, windows = self._layer(layer), self._windows[layer]
         if windows is not None:
             return windows
-        keys = np.concatenate([np.full(len(described.prefix), -1), self.patches])[None]
-        return Windows(queries=keys[:, :1] if described.kind == "class" else keys, keys=keys)
+        keys = np.concatenate([np.full(len(info.prefix), -1), self.patches])[None]
+        return Windows(queries=keys[:, :1] if info.kind == "class" else keys, keys=keys)
 
     def show(self, **options: Any) -> Any:
         """Show the token map of all layers and heads in a notebook: `vitviz.show(acts, ...)`."""
@@ -505,8 +506,8 @@ class Activations:
         """Return the values (layers, most) of each measure, NaN where there is none."""
         names = ("distance", "entropy", "prefix_mass")
         whole = self.all_to_all and not any(layer.refusal for layer in self.layers)
-        measured = self.measure() if whole else self._measure_each_layer()
-        return {name: {"value": getattr(measured, name)} for name in names[: 3 if whole else 2]}
+        measurements = self.measure() if whole else self._measure_each_layer()
+        return {name: {"value": getattr(measurements, name)} for name in names[: 3 if whole else 2]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the capture to an NPZ file, which `vitviz.load_activations` reads.
@@ -590,15 +591,15 @@ class Activations:
         ModelError
             As `attention`.
         """
-        described = self._layer(layer)
+        info = self._layer(layer)
         attention, windows = self.attention_by_window(layer), self.layout(layer)
-        step = np.array(described.patch_side, np.float64)
+        step = np.array(info.patch_side, np.float64)
         offset = self._offsets[layer]
         for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
             yield (
                 window,
-                _centres(queries, described.query_grid, step) + offset,
-                _centres(keys, described.key_grid, step * windows.key_step) + offset,
+                _centres(queries, info.query_grid, step) + offset,
+                _centres(keys, info.key_grid, step * windows.key_step) + offset,
             )
 
     def attention_by_window(self, layer: int) -> np.ndarray:
@@ -689,12 +690,12 @@ class Activations:
             When the layer has windows or pooled keys, its attention cannot be read, it does more to
             its heads than to project and scale them, or the model is another one.
         """
-        described = self._layer(layer)
-        if described.kind != "global":
+        info = self._layer(layer)
+        if info.kind != "global":
             raise ModelError(
                 "What attention carries is not known for {layer}: not every token attends to every "
                 "token there.",
-                layer=described.name,
+                layer=info.name,
             )
         if len(model.sites) != self.depth:
             raise ModelError(
@@ -710,7 +711,7 @@ class Activations:
             self.values(layer),
             self.tokens(layer),
             self.tokens_after_attention(layer),
-            described.name,
+            info.name,
         )
 
     def _weigh(self, layer: int, of: Of, model: Model | None) -> np.ndarray:
@@ -801,11 +802,10 @@ class Activations:
         return read_only(z)
 
     def _call(self, layer: int) -> Call:
-        described, call = self._layer(layer), self._calls[layer]
-        if described.refusal or call is None:
+        info, call = self._layer(layer), self._calls[layer]
+        if info.refusal or call is None:
             raise ModelError(
-                described.refusal
-                or Message("{layer} has no attention to show.", layer=described.name)
+                info.refusal or Message("{layer} has no attention to show.", layer=info.name)
             )
         return call.cpu()
 

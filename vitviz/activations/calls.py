@@ -467,8 +467,8 @@ def expand_windows(attention: np.ndarray, windows: Windows, layer: Layer) -> np.
     queries, keys = math.prod(layer.query_grid), math.prod(layer.key_grid)
     full = np.zeros((layer.num_heads, queries, keys), np.float32)
     for window, rows, cols in zip(attention, windows.queries, windows.keys, strict=True):
-        queried, seen = rows >= 0, cols >= 0  # without the padding
-        full[:, rows[queried][:, None], cols[seen]] = window[:, queried][:, :, seen]
+        is_query, is_key = rows >= 0, cols >= 0  # without the padding
+        full[:, rows[is_query][:, None], cols[is_key]] = window[:, is_query][:, :, is_key]
     return full
 
 

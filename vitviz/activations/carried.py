@@ -82,7 +82,7 @@ class Carried:
         shares: np.ndarray = (self.attention * along).sum(axis=0) / np.maximum(squares, 1e-30)
         return shares
 
-    def kept(self, tokens: np.ndarray) -> np.ndarray:
+    def own_shares(self, tokens: np.ndarray) -> np.ndarray:
         """Measure the share of each token that stays its own in the layer: (n,).
 
         It is |x + a| / (|x + a| + |b|), with x the token before the layer, a what its own key adds
@@ -97,8 +97,8 @@ class Carried:
         own = np.einsum("hn,hnw->nw", np.diagonal(self.attention, axis1=1, axis2=2), self.vectors)
         stays = np.linalg.norm(tokens + own, axis=1)
         comes = np.linalg.norm(self.output - own, axis=1)
-        kept: np.ndarray = stays / np.maximum(stays + comes, 1e-30)
-        return kept
+        shares: np.ndarray = stays / np.maximum(stays + comes, 1e-30)
+        return shares
 
 
 def split_output(
@@ -129,8 +129,8 @@ def split_output(
     if getattr(projection, "weight", None) is None:
         raise ModelError("{layer} has no output projection to split by heads.", layer=name)
     attention, values = np.asarray(attention, np.float64), np.asarray(values, np.float64)
-    added = np.asarray(after, np.float64) - tokens
-    weight = projection.weight.detach().double().cpu().numpy().reshape(added.shape[1], -1)
+    difference = np.asarray(after, np.float64) - tokens
+    weight = projection.weight.detach().double().cpu().numpy().reshape(difference.shape[1], -1)
     heads, _, size = values.shape
     if weight.shape[1] != heads * size:
         raise ModelError(
@@ -147,11 +147,11 @@ def split_output(
         bias = projection.bias.detach().double().cpu().numpy()
     whole = (attention @ vectors).sum(axis=0) + bias
     # LayerScale multiplies each channel by one factor: the best one is found, and then proved.
-    factors = (added * whole).sum(axis=0) / np.maximum((whole**2).sum(axis=0), 1e-30)
+    factors = (difference * whole).sum(axis=0) / np.maximum((whole**2).sum(axis=0), 1e-30)
     if np.allclose(factors, 1, atol=TOLERANCE):
         factors = np.ones_like(factors)
     rounding = 8 * np.finfo(np.float32).eps * np.abs(tokens).max()  # of `added`
-    if np.abs(added - factors * whole).max() > TOLERANCE * np.abs(added).max() + rounding:
+    if np.abs(difference - factors * whole).max() > TOLERANCE * np.abs(difference).max() + rounding:
         raise ModelError(
             "{layer} does more to its heads than to project and scale them, so what one of them "
             "adds is not known.",

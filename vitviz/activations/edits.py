@@ -77,12 +77,11 @@ def edited_input(model: Model, image: Picture, edits: Sequence[Edit]) -> np.ndar
     """
     layer = model.layers[0]
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side
-    prepared = prepare(model, image)
-    x = fill_patches(model, prepared.x, edits)
+    x = fill_patches(model, prepare(model, image).x, edits)
     x = F.pad(x, [-margin for margin in grid_margins(model, x.shape)])  # to the grid of patches
     colours = np.asarray(shown_input(model, x))
-    dropped = union_mask(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
-    alpha = np.where(dropped, 0, 255).astype(np.uint8)
+    is_dropped = union_mask(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
+    alpha = np.where(is_dropped, 0, 255).astype(np.uint8)
     return np.concatenate([colours, alpha[..., None]], axis=2)
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..common.images import Placement, reduce_picture
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from ..common.malloc import reuse_freed_memory
-from ..model import Model, reason_of
+from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
@@ -124,7 +124,7 @@ def captures(
     remaining = iter(pictures)
     if picture is not None:
         pairs = zip(pictures, picture, strict=True)
-        remaining = (prepare(model, each, shown) for each, shown in pairs)
+        remaining = (prepare(model, each, own_picture) for each, own_picture in pairs)
     while some := list(islice(remaining, batch_size)):
         yield from _capture_batch(model, some, edits)
 
@@ -134,11 +134,11 @@ def edited_captures(model: Model, image: Picture, edits: Iterable[Edit]) -> Iter
 
     The picture is preprocessed only once, which may take longer than a pass of a small model.
     """
-    prepared = None
+    prepared_input = None
     for edit in edits:
         check_edits([edit], model)
-        prepared = prepare(model, image) if prepared is None else prepared
-        yield from _capture_batch(model, [prepared], (edit,))
+        prepared_input = prepare(model, image) if prepared_input is None else prepared_input
+        yield from _capture_batch(model, [prepared_input], (edit,))
 
 
 def _capture_batch(
@@ -360,14 +360,14 @@ def muted_answers(
     """
     check_memory(model, len(pictures))
     x = model.to_device(torch.stack([prepare(model, each).x for each in pictures]))
-    returned: list[Any] = []  # by each block
+    outputs: list[Any] = []  # by each block
     for layer, head in heads:
         edit = MuteHeads([(layer, head)], values)
         check_edits([edit], model)
-        if not returned:
-            run_recorded(model, x, _BlockOutputs(model, len(pictures), returned))
+        if not outputs:
+            run_recorded(model, x, _BlockOutputs(model, len(pictures), outputs))
         recorder = AttentionRecorder(model, len(pictures), edits=[edit])
-        module = model.beginning_at(layer, returned)  # None where a whole pass is needed
+        module = model.beginning_at(layer, outputs)  # None where a whole pass is needed
         output = run_recorded(model, x, recorder, module, 0 if module is None else layer)
         with own_precision(), torch.inference_mode():
             if refusal := recorder.prove()[0][layer].refusal:
@@ -378,9 +378,9 @@ def muted_answers(
 class _BlockOutputs(AttentionRecorder):
     """Collect what each block returns."""
 
-    def __init__(self, model: Model, pictures: int, returned: list[Any]) -> None:
+    def __init__(self, model: Model, pictures: int, outputs: list[Any]) -> None:
         super().__init__(model, pictures)
-        self.returned = returned
+        self.returned = outputs
 
     def on_block_output(self, layer: int, output: Any) -> None:
         self.returned.append(output)

@@ -87,7 +87,7 @@ def _decode(arrays: Mapping[str, np.ndarray]) -> Activations:
     def optional(name: str) -> Tensor | None:
         return tensor(name) if name in arrays else None
 
-    layers = tuple(_layer(**described) for described in about["layers"])
+    layers = tuple(_layer(**record) for record in about["layers"])
     answer = optional("logits") if "logits" in arrays else optional("features")
     patches = arrays["patches"]
     patches.flags.writeable = False
@@ -133,11 +133,11 @@ def _check_shapes(acts: Activations) -> None:
             raise ValueError(f"The attention of {layer.name} does not fit its windows.")
 
 
-def _layer(**described: Any) -> Layer:
+def _layer(**record: Any) -> Layer:
     """Build a layer from JSON, which turned tuples into lists."""
-    for name, value in described.items():
-        described[name] = tuple(value) if isinstance(value, list) else value
-    return Layer(**described)
+    for name, value in record.items():
+        record[name] = tuple(value) if isinstance(value, list) else value
+    return Layer(**record)
 
 
 def _windows(layer: int, arrays: Mapping[str, np.ndarray]) -> Windows | None:

@@ -194,7 +194,7 @@ def pass_result(acts: Activations) -> PassResult:
     )
 
 
-def _class_index(model: Model, wanted: int | np.integer | str) -> int:
+def _class_index(model: Model, target: int | np.integer | str) -> int:
     classes = model.num_classes
     if not classes:
         raise ModelError(
@@ -202,28 +202,28 @@ def _class_index(model: Model, wanted: int | np.integer | str) -> int:
             "Token or a Similarity instead of a class.",
             model=model.name,
         )
-    if not isinstance(wanted, str):
-        if isinstance(wanted, bool):
-            raise ValueError(f"Expected the index or name of a class, got {wanted}.")
-        if not 0 <= wanted < classes:
-            raise ValueError(f"Expected a class in 0..{classes - 1}, got {wanted}.")
-        return int(wanted)
+    if not isinstance(target, str):
+        if isinstance(target, bool):
+            raise ValueError(f"Expected the index or name of a class, got {target}.")
+        if not 0 <= target < classes:
+            raise ValueError(f"Expected a class in 0..{classes - 1}, got {target}.")
+        return int(target)
     if model.labels is None:
         raise ModelError(
             "The class names of {model} are not known. Give the index of the class.",
             model=model.name,
         )
-    folded = [label.casefold() for label in model.labels]
-    name = wanted.casefold()
-    matches = [at for at, label in enumerate(folded) if label == name]
-    matches = matches or [at for at, label in enumerate(folded) if name in label.split(", ")]
+    labels = [label.casefold() for label in model.labels]
+    name = target.casefold()
+    matches = [at for at, label in enumerate(labels) if label == name]
+    matches = matches or [at for at, label in enumerate(labels) if name in label.split(", ")]
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise ValueError(
-            f"{model.name} has {len(matches)} classes called {wanted}. Give the index of one: "
+            f"{model.name} has {len(matches)} classes called {target}. Give the index of one: "
             f"{', '.join(map(str, matches))}."
         )
-    near = difflib.get_close_matches(name, folded, n=1)
-    hint = f" Did you mean {model.labels[folded.index(near[0])]}?" if near else ""
-    raise ValueError(f"{model.name} has no class called {wanted}.{hint}")
+    near = difflib.get_close_matches(name, labels, n=1)
+    hint = f" Did you mean {model.labels[labels.index(near[0])]}?" if near else ""
+    raise ValueError(f"{model.name} has no class called {target}.{hint}")

@@ -247,10 +247,10 @@ class _Rules(TorchFunctionMode):
     def _norm(self, func: Any, x: Tensor, shape: Any, *args: Any, **kwargs: Any) -> Tensor:
         def scale_held(weight: Any = None, bias: Any = None, eps: float | None = None) -> Tensor:
             axes = tuple(range(-len(shape), 0))
-            centred = func is F.layer_norm
-            moved = x - x.mean(axes, keepdim=True) if centred else x
-            eps = eps or (1e-5 if centred else torch.finfo(x.dtype).eps)
-            y = moved * (moved.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
+            is_centred = func is F.layer_norm
+            centred = x - x.mean(axes, keepdim=True) if is_centred else x
+            eps = eps or (1e-5 if is_centred else torch.finfo(x.dtype).eps)
+            y = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
             return y if weight is None else y * weight
 
         value = func(x, shape, *args, **kwargs)
@@ -260,9 +260,9 @@ class _Rules(TorchFunctionMode):
         self, func: Any, x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: Any = 0
     ) -> Tensor:
         value = func(x, groups, weight, bias, eps)
-        grouped = x.unflatten(1, (groups, -1)).flatten(2)
-        moved = grouped - grouped.mean(2, keepdim=True)
-        y = moved * (moved.square().mean(2, keepdim=True) + eps).rsqrt().detach()
+        channels = x.unflatten(1, (groups, -1)).flatten(2)
+        centred = channels - channels.mean(2, keepdim=True)
+        y = centred * (centred.square().mean(2, keepdim=True) + eps).rsqrt().detach()
         y = y.reshape(x.shape)
         if weight is not None:
             y = y * weight.reshape(-1, *[1] * (x.ndim - 2))
@@ -327,9 +327,9 @@ class _Rules(TorchFunctionMode):
                 (query, key, value), in_weight.chunk(3), biases, strict=True
             )
         )
-        for made, source in zip((q, k, v), (query, key, value), strict=True):
+        for vectors, source in zip((q, k, v), (query, key, value), strict=True):
             if _depends(source):
-                _mark(made)
-        joined = self._attention(F.scaled_dot_product_attention, q, k, v)
-        joined = joined.permute(2, 0, 1, 3).flatten(2)
-        return F.linear(joined, out_weight, out_bias), None
+                _mark(vectors)
+        output = self._attention(F.scaled_dot_product_attention, q, k, v)
+        output = output.permute(2, 0, 1, 3).flatten(2)
+        return F.linear(output, out_weight, out_bias), None

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import NORM1, ModelError, Site
 from ..model.inputs import Picture, prepare
-from ..model.recording import INSTALLING
+from ..model.recording import hook_this_thread
 from .outputs import output_question, output_value
 
 
@@ -58,8 +57,8 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
     its use with a ViT.
     """
     question, site = output_question(model, target, "Grad-CAM"), model.sites[-1]
-    named = (getattr(site.block, name, None) for name in NORM1)
-    norm = next((part for part in named if part is not None), None)
+    norms = (getattr(site.block, name, None) for name in NORM1)
+    norm = next((part for part in norms if part is not None), None)
     if norm is None:
         raise _no_norm_before(site)
     with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm, site.attn) as reads:
@@ -82,11 +81,11 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
             )
         (gradient,) = torch.autograd.grad(value, reads.outputs)
     rows, cols = site.layer.query_grid
-    entering, gradient = (
+    channels, gradient = (
         _patches(each[0].detach().double(), site.layout, rows * cols)
         for each in (*reads.outputs, gradient)
     )
-    map_ = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
+    map_ = (channels * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
     if not torch.isfinite(map_).all():
         raise ModelError(
             "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=site.layer.name
@@ -123,24 +122,17 @@ class _Reads:
 @contextmanager
 def _leaf_after(norm: nn.Module, attention: nn.Module) -> Iterator[_Reads]:
     """Make each output of the norm a leaf of the graph, in this thread; collect them."""
-    thread = get_ident()  # others may run the module meanwhile
     reads = _Reads()
 
-    def cut(part: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        if get_ident() != thread:
-            return None
+    def cut(part: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         reads.outputs.append(output.detach().requires_grad_())
         return reads.outputs[-1]
 
     def compare(part: nn.Module, inputs: Any) -> None:
-        if get_ident() == thread:
-            reads.precede_attention = bool(reads.outputs)
+        reads.precede_attention = bool(reads.outputs)
 
-    with INSTALLING:
-        handles = [norm.register_forward_hook(cut)]
-        handles.append(attention.register_forward_pre_hook(compare))
-    try:
+    with (
+        hook_this_thread(norm.register_forward_hook, cut),
+        hook_this_thread(attention.register_forward_pre_hook, compare),
+    ):
         yield reads
-    finally:
-        for handle in handles:
-            handle.remove()

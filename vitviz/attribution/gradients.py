@@ -60,13 +60,13 @@ def attention_gradients(model: Model, image: Picture, question: Question) -> Gra
         When the layers cannot be multiplied or proved on this picture, the memory does not suffice,
         or a gradient is missing or not finite.
     """
-    shared = _SHARED.get()
-    if shared is None or question.class_index is None:
+    cache = _SHARED.get()
+    if cache is None or question.class_index is None:
         return _compute_gradients(model, image, question)
     key = id(model), id(image), question.class_index
-    if key not in shared:
-        shared[key] = model, image, _compute_gradients(model, image, question)
-    return shared[key][2]
+    if key not in cache:
+        cache[key] = model, image, _compute_gradients(model, image, question)
+    return cache[key][2]
 
 
 def _compute_gradients(model: Model, image: Picture, question: Question) -> Gradients:
@@ -94,8 +94,8 @@ def _compute_gradients(model: Model, image: Picture, question: Question) -> Grad
         shares = _as_single(own.detach())
         positive = (_as_single(gradient) * shares).clamp(min=0)
         # Swin's mask leaves 4e-44 of a share, and below 1e-38 a number has few digits, or none.
-        lost = (shares <= MASKED) | (positive < torch.finfo(positive.dtype).tiny)
-        matrix = positive.masked_fill_(lost, 0).mean(dim=1)
+        is_lost = (shares <= MASKED) | (positive < torch.finfo(positive.dtype).tiny)
+        matrix = positive.masked_fill_(is_lost, 0).mean(dim=1)
         if not (torch.isfinite(matrix).all() and torch.isfinite(gradient).all()):
             raise ModelError(
                 "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=layer.name

@@ -88,13 +88,13 @@ def integrated_gradients(
     tokens = int(np.prod(model.layers[0].query_grid))
     together = min(max(1, _TOKENS // tokens), _TOGETHER)
     require_memory(together * gradient_bytes(model.sites), what, model.device)
-    done = 0
+    count = 0
 
     def values(inputs: Tensor) -> Tensor:
-        nonlocal done
+        nonlocal count
         if progress is not None:
-            progress(done, steps)
-        done += len(inputs)
+            progress(count, steps)
+        count += len(inputs)
         with model.recording(Recorder()):
             output = model.run(inputs)
         if not output.requires_grad:
@@ -107,7 +107,7 @@ def integrated_gradients(
 
     with torch.inference_mode(False), torch.enable_grad():
         x = model.to_device(prepare(model, image).x.clone())[None]
-        attributed = IntegratedGradients(values).attribute(
+        attribution = IntegratedGradients(values).attribute(
             x, baselines=0, n_steps=steps, internal_batch_size=together
         )
-    return sum_over_patches(model, attributed[0].detach().sum(dim=0))
+    return sum_over_patches(model, attribution[0].detach().sum(dim=0))

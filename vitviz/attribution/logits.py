@@ -96,15 +96,15 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
         raise ValueError(
             "Expected a class or a vector as the target: only their answers are sums of parts."
         )
-    prepared = prepare(model, image)
-    acts = capture(model, prepared)
+    prepared_input = prepare(model, image)
+    acts = capture(model, prepared_input)
     _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
     answer, weights, biases = _read_linearly(model, acts, question)
 
-    def written(tokens: np.ndarray) -> float:
+    def contribution(tokens: np.ndarray) -> float:
         return float((weights * tokens).sum())
 
-    read = weights.any(axis=1)  # of CLS alone, or of all patches
+    is_read = weights.any(axis=1)  # of CLS alone, or of all patches
     most = max(layer.num_heads for layer in acts.layers)
     by_token = np.full((acts.depth, most, len(weights)), np.nan)
     mlps = np.empty(acts.depth)
@@ -117,15 +117,15 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
                 acts.tokens(layer + 1),
             )
         )
-        found = acts.carried(model, layer)
-        along = weights[read] @ found.vectors.swapaxes(1, 2)  # (h, read, T)
-        by_head = (found.attention[:, read] * along).sum(axis=1)
+        carried = acts.carried(model, layer)
+        along = weights[is_read] @ carried.vectors.swapaxes(1, 2)  # (h, read, T)
+        by_head = (carried.attention[:, is_read] * along).sum(axis=1)
         by_token[layer, : len(by_head)] = by_head
-        biases += written(between - before) - float(by_head.sum())
-        mlps[layer] = written(after - between)
+        biases += contribution(between - before) - float(by_head.sum())
+        mlps[layer] = contribution(after - between)
     parts = LogitParts(
         answer=answer,
-        embedding=written(np.asarray(acts.tokens(0), np.float64)),
+        embedding=contribution(np.asarray(acts.tokens(0), np.float64)),
         by_token=by_token,
         mlps=mlps,
         biases=biases,
@@ -161,7 +161,7 @@ class _HoldNorms(TorchFunctionMode):
 
     def _normalise(
         self,
-        centred: bool,
+        is_centred: bool,
         x: Tensor,
         shape: Any,
         weight: Tensor | None = None,
@@ -169,10 +169,10 @@ class _HoldNorms(TorchFunctionMode):
         eps: float | None = None,
     ) -> Tensor:
         axes = tuple(range(-len(shape), 0))
-        moved = x - x.mean(axes, keepdim=True) if centred else x
+        centred = x - x.mean(axes, keepdim=True) if is_centred else x
         if eps is None:
-            eps = 1e-5 if centred else torch.finfo(x.dtype).eps
-        y = moved * self._hold_factor((moved.square().mean(axes, keepdim=True) + eps).rsqrt())
+            eps = 1e-5 if is_centred else torch.finfo(x.dtype).eps
+        y = centred * self._hold_factor((centred.square().mean(axes, keepdim=True) + eps).rsqrt())
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
 

@@ -1,10 +1,8 @@
 """Maps for one target: attention weighted by the gradient, for example of a class's logit."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import Layer, ModelError, Site
 from ..model.inputs import Picture, prepare
-from ..model.recording import INSTALLING
+from ..model.recording import hook_this_thread
 from .gradients import attention_gradients
 
 RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
@@ -98,11 +96,11 @@ def relevance(
     """
     start, layers = _weighted_layers(model, image, Question(model, target))
     # Of R - I, a row of the product from its left: a small gradient beside 1 would lose its digits.
-    added = layers[-1].weights.new_zeros(len(start))
+    sums = layers[-1].weights.new_zeros(len(start))
     for layer in reversed(layers):
-        start, added = layer.split(start), layer.split(added)
-        added = added + layer.through(start.to(added) + added, layer.weights)
-    return as_map(start + added.cpu(), model.layers[0])
+        start, sums = layer.split(start), layer.split(sums)
+        sums = sums + layer.through(start.to(sums) + sums, layer.weights)
+    return as_map(start + sums.cpu(), model.layers[0])
 
 
 @own_precision()
@@ -155,8 +153,8 @@ def gradient_rollout(
         row = layer.split(row)
         mass = layer.weights.sum(dim=2, keepdim=True)  # (W, n, 1)
         shares = torch.where(mass > 0, layer.weights / mass, 0)
-        unmoved = row * (1 - layer.per_token((mass[..., 0] > 0).to(row)))
-        row = (1 - RESIDUAL) * (layer.through(row, shares) + unmoved) + RESIDUAL * row
+        stays = row * (1 - layer.per_token((mass[..., 0] > 0).to(row)))
+        row = (1 - RESIDUAL) * (layer.through(row, shares) + stays) + RESIDUAL * row
     return as_map(row, model.layers[0])
 
 
@@ -209,15 +207,15 @@ def place_layers(model: Model, products: Sequence[Tensor]) -> list[PlacedLayer]:
     """Combine the weights of each layer, as `attention_gradients` returns them, with its tokens."""
     after: Sequence[Site | None] = [*model.sites[1:], None]
     return [
-        _place(site, following, product)
-        for site, following, product in zip(model.sites, after, products, strict=True)
+        _place(site, next_site, product)
+        for site, next_site, product in zip(model.sites, after, products, strict=True)
     ]
 
 
-def _place(site: Site, following: Site | None, weights: Tensor) -> PlacedLayer:
+def _place(site: Site, next_site: Site | None, weights: Tensor) -> PlacedLayer:
     """Combine a layer's weights with the places of its tokens and the grid of the next layer."""
     rows, cols = site.layer.query_grid
-    tokens = len(site.layer.prefix) + rows * cols
+    tokens = site.layer.num_tokens
     queries = keys = np.arange(tokens)[None]
     if site.windows is not None:
         queries, keys = site.windows.queries, site.windows.keys
@@ -226,9 +224,9 @@ def _place(site: Site, following: Site | None, weights: Tensor) -> PlacedLayer:
         return torch.from_numpy(np.where(places < 0, tokens, places)).to(weights.device)
 
     parents = None
-    if following is not None and following.layer.query_grid != (rows, cols):
+    if next_site is not None and next_site.layer.query_grid != (rows, cols):
         down, over = np.arange(rows)[:, None] // 2, np.arange(cols) // 2
-        parents = tensor((down * following.layer.query_grid[1] + over).ravel())
+        parents = tensor((down * next_site.layer.query_grid[1] + over).ravel())
     weights = weights * (tensor(keys) < tokens)[:, None]  # without the shares of padding
     return PlacedLayer(
         weights=weights, queries=tensor(queries), keys=tensor(keys), tokens=tokens, parents=parents
@@ -244,8 +242,7 @@ def _output_row(model: Model, image: Picture, question: Question, output: Tensor
         When the tokens differ from stage to stage, and the head does not read their mean.
     """
     prefix = model.layers[-1].prefix
-    size = len(prefix) + math.prod(model.layers[-1].query_grid)
-    row = torch.zeros(size, dtype=torch.float64)
+    row = torch.zeros(model.layers[-1].num_tokens, dtype=torch.float64)
     if question.place is not None:
         row[question.place] = 1.0
         return row
@@ -254,12 +251,12 @@ def _output_row(model: Model, image: Picture, question: Question, output: Tensor
         return row
     row[len(prefix) :] = 1 / (len(row) - len(prefix))
     if not model.read_tokens:
-        x, reached = model.to_device(prepare(model, image).x)[None], False
+        x, has_run = model.to_device(prepare(model, image).x)[None], False
         for part in (model.parts.norm, model.sites[-1].block):
-            if part is not None and not reached:
+            if part is not None and not has_run:
                 with _averaging(part, model.sites[-1].layout) as passes:
                     own = model.run(x)[0]
-                reached = bool(passes)
+                has_run = bool(passes)
         if any(explain_mismatch(model.layers[-1], own, output, output.dtype.itemsize < 4)):
             raise ModelError(
                 "It is not known where a map of one class begins: the head of {model} does not "
@@ -272,22 +269,15 @@ def _output_row(model: Model, image: Picture, question: Question, output: Tensor
 @contextmanager
 def _averaging(part: nn.Module, layout: str) -> Iterator[list[nn.Module]]:
     """Replace each token after a part by the mean of all, in this thread; collect its passes."""
-    thread = get_ident()  # others may run the module meanwhile
     passes: list[nn.Module] = []
 
-    def average(part: nn.Module, inputs: Any, tokens: Tensor) -> Tensor | None:
-        if get_ident() != thread:
-            return None
+    def average(part: nn.Module, inputs: Any, tokens: Tensor) -> Tensor:
         passes.append(part)
         places = (2, 3) if layout == "channels" else tuple(range(1, tokens.ndim - 1))
         return tokens.mean(dim=places, keepdim=True).expand_as(tokens)
 
-    with INSTALLING:
-        handle = part.register_forward_hook(average)
-    try:
+    with hook_this_thread(part.register_forward_hook, average):
         yield passes
-    finally:
-        handle.remove()
 
 
 def as_map(row: Tensor, layer: Layer) -> np.ndarray:

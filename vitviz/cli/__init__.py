@@ -10,14 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import __version__
-from ..app.options import (
-    COUNTS,
-    Options,
-    add_device,
-    add_options,
-    check,
-    options_in,
-)
+from ..app.options import Options, add_device, add_options, check, options_in
 from ..common import DEFAULT_MODEL
 from ..common.files import printable, replace_file
 from ..common.language import LANGUAGES, use_language
@@ -52,20 +45,9 @@ def _app(arguments: argparse.Namespace) -> int:
         "theme.dark.primaryColor": "#8ab4f8",
     }
     own = {"server.address": arguments.address, "server.port": arguments.port}
-    options = [f"--checkpoint={text}" for text in arguments.checkpoint]
-    options += [f"--models={arguments.models}"] if arguments.models else []
-    options += [f"--labels={arguments.labels}"] if arguments.labels else []
-    for name in ("mean", "std", "crop", "answers"):
-        text = getattr(arguments, name)
-        options += [f"--{name}={text}"] if text is not None else []
-    options += ["--hub"] if arguments.hub else []
-    options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
-    options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
-    for name in COUNTS:
-        count = getattr(arguments, name)
-        options += [f"--{name.replace('_', '-')}={count}"] if count else []
-    options += [f"--words={arguments.words}"] if arguments.words else []
-    options += [f"--profile={path}" for path in arguments.profile]
+    parser = argparse.ArgumentParser("vitviz app", add_help=False)
+    _add_server(parser)
+    _, options = parser.parse_known_args(arguments.argv[1:])  # without the command's name
     sys.argv = ["vitviz", *options]  # which the pages read
     from ..app.server import run
 
@@ -132,7 +114,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from ..web.report import Captured, html
     from ..zoo import ModelError
 
-    captured = []
+    captures = []
     try:
         why = _why_not_written(arguments.out, arguments.photos)
         if why is not None:
@@ -148,9 +130,9 @@ def _report(arguments: argparse.Namespace) -> int:
                 check_finite(model, acts)
             except (ModelError, ImageError) as error:
                 return print_refusal(f"{printable(photo)}: {error}")
-            captured.append(Captured(model, printable(photo.name), acts, image, checksum))
+            captures.append(Captured(model, printable(photo.name), acts, image, checksum))
         with use_language(arguments.lang):
-            content = html(captured).encode(errors="backslashreplace")
+            content = html(captures).encode(errors="backslashreplace")
         replace_file(arguments.out, content)
     except (ModelError, OSError) as error:
         return print_refusal(error)
@@ -212,6 +194,15 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the app that its pages do not read."""
+    parser.add_argument("--port", type=_port, help="8501 by default")
+    parser.add_argument(
+        "--address",
+        help="where the server listens: 127.0.0.1 by default; 0.0.0.0 serves a class",
+    )
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"expected a number from 1 to 65535, got {text}")
@@ -255,11 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     app = commands.add_parser("app", help="open the app in a browser")
-    app.add_argument("--port", type=_port, help="8501 by default")
-    app.add_argument(
-        "--address",
-        help="where the server listens: 127.0.0.1 by default; 0.0.0.0 serves a class",
-    )
+    _add_server(app)
     add_options(app)
     app.set_defaults(run=_app)
 
@@ -343,7 +330,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.path.expanduser("~") == "~":  # a container's random user: libraries raise or write to ./~
         os.environ["HOME"] = "/"
     with safe_terminal():
-        arguments = _parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else [*argv]
+        arguments = _parser().parse_args(words, argparse.Namespace(argv=words))
         try:
             code: int = arguments.run(arguments)
         except KeyboardInterrupt:

@@ -37,14 +37,14 @@ def merge(arguments: argparse.Namespace) -> int:
     try:
         with hold_folder(arguments.out):
             check_unused(arguments.out)
-            merged = reduce(Profile.merge, map(load_profile, arguments.profiles))
-            merged.save(arguments.out)
+            result = reduce(Profile.merge, map(load_profile, arguments.profiles))
+            result.save(arguments.out)
     except (ProfileError, OSError) as error:
         return print_refusal(error)
-    if "note" in merged.about:
-        print(merged.about["note"], file=sys.stderr)
+    if "note" in result.about:
+        print(result.about["note"], file=sys.stderr)
     parts = len(arguments.profiles)
-    print(f"{merged.about['pictures']:,} pictures of {parts} profiles: {arguments.out}")
+    print(f"{result.about['pictures']:,} pictures of {parts} profiles: {arguments.out}")
     return 0
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..app.options import LocalFile, OptionError, Options, options_in
 from ..common import DEFAULT_MODEL
+from ..common.files import assets
 from .early import STOPPED, allow_interrupts
 from .terminal import CLEAR, print_refusal
 
@@ -65,7 +66,6 @@ def _samples() -> str:
     from .. import ImageError, capture, load_model, open_image
     from ..activations import check_finite
     from ..zoo import ModelError
-    from ..zoo.checkpoints import assets
 
     folder = assets() / "samples"
     model = load_model(DEFAULT_MODEL)
@@ -89,7 +89,6 @@ def _records() -> str:
     """Read the records of training, whose last moment must equal the weights."""
     from .. import load_model
     from ..zoo import ModelError
-    from ..zoo.checkpoints import assets
 
     folder = assets() / "curves"
     run = _read(folder / f"{DEFAULT_MODEL}.json", "epochs", "test_accuracy")
@@ -114,7 +113,6 @@ def _profile() -> str:
     from .. import load_model
     from ..profiling import ProfileError, fits, load_profile
     from ..zoo import ModelError
-    from ..zoo.checkpoints import assets
 
     path = assets() / "profiles" / f"{DEFAULT_MODEL}.npz"
     try:
@@ -200,20 +198,20 @@ def prepare(arguments: argparse.Namespace) -> int:
         return print_refusal(error)
     leave_cores_free()
     allow_interrupts()
-    wanted: dict[str, LocalFile | tuple[str]] = {}
+    models: dict[str, LocalFile | tuple[str]] = {}
     lesson = (DEFAULT_MODEL,) if arguments.lesson else ()
     for name in (*lesson, *arguments.names, *(options.models or ())):
-        wanted[name] = (name,)
-    wanted |= options.checkpoints
-    wanted = wanted or {name: (name,) for name in shipped_names()}
+        models[name] = (name,)
+    models |= options.checkpoints
+    models = models or {name: (name,) for name in shipped_names()}
     checks: dict[str, Callable[[], str]] = {
-        title: partial(_try_model, options, *each) for title, each in wanted.items()
+        title: partial(_try_model, options, *each) for title, each in models.items()
     }
     extra: dict[str, Callable[[], str]] = {}
     if arguments.lesson:
         checks |= CHECKS
         extra = {
-            name: partial(_try_model, options, name) for name in MORE_MODELS if name not in wanted
+            name: partial(_try_model, options, name) for name in MORE_MODELS if name not in models
         }
     width, code = max(map(len, (*checks, *extra))), 0
     with_words = []
@@ -234,8 +232,8 @@ def prepare(arguments: argparse.Namespace) -> int:
             return STOPPED
         print(f"{title:{width}}  {line}", flush=True)
     if arguments.lesson:
-        said = WITH_WORDS.format(names=", ".join(with_words)) if with_words else WITHOUT_WORDS
-        print(said)
+        note = WITH_WORDS.format(names=", ".join(with_words)) if with_words else WITHOUT_WORDS
+        print(note)
         print(MISSING if code else READY)
     return code
 
@@ -257,7 +255,7 @@ def _try_model(
     from .. import capture, load_model, open_image
     from ..activations import check_finite
     from ..zoo import ModelError, catalogue
-    from ..zoo.checkpoints import assets, shipped_names
+    from ..zoo.checkpoints import shipped_names
 
     size = size or options.image_size
     if file is None and name not in shipped_names():
@@ -275,9 +273,9 @@ def _try_model(
         device=options.device,
     )
     image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
-    begun = time.monotonic()
+    start_time = time.monotonic()
     acts = capture(model, image)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start_time
     check_finite(model, acts)
     readable = [layer for layer in range(acts.depth) if acts.layers[layer].refusal is None]
     for layer in readable:

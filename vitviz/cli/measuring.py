@@ -101,8 +101,8 @@ def measure_named(
     ]
     print_skipped(skipped, record)
     print_result(result)
-    measured = result.about["pictures"] - len(skipped)
-    print(f"{measured:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
+    count = result.about["pictures"] - len(skipped)
+    print(f"{count:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
     return 1 if skipped else 0
 
 

@@ -93,13 +93,14 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def progress_printer() -> Callable[[int, int], None]:
     """Return a callback that prints pictures done, their rate and the time left to a terminal."""
-    begun: list[float] = []  # time and number of pictures done at the first call
+    first: tuple[float, int] | None = None  # time and number of pictures done at the first call
 
     def progress(done: int, total: int) -> None:
-        begun.extend([] if begun else [time.monotonic(), done])
-        rate = (done - begun[1]) / max(time.monotonic() - begun[0], 1e-9)
-        left = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
-        line = f"{done:,} of {total:,} pictures{left}"
+        nonlocal first
+        first = first or (time.monotonic(), done)
+        rate = (done - first[1]) / max(time.monotonic() - first[0], 1e-9)
+        rest = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
+        line = f"{done:,} of {total:,} pictures{rest}"
         if sys.stderr.isatty():
             print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
 

@@ -58,14 +58,14 @@ def words(arguments: argparse.Namespace) -> int:
     try:
         model = load_model(arguments.model, device=arguments.device)
         allow_interrupts()
-        made = give_words(model, arguments.phrases, arguments.template).words
-        assert made is not None
+        vectors = give_words(model, arguments.phrases, arguments.template).words
+        assert vectors is not None
         if arguments.out.exists() and arguments.out.samefile(arguments.phrases):
             return print_refusal(
                 f"{printable(arguments.out)} holds the phrases. Name another file."
             )
-        made.write(arguments.out)
+        vectors.write(arguments.out)
     except (MessageError, OSError) as error:
         return print_refusal(error)
-    print(f"{printable(arguments.out)}: {made.provenance}")
+    print(f"{printable(arguments.out)}: {vectors.provenance}")
     return 0

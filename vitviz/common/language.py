@@ -97,6 +97,17 @@ def message(error: Exception) -> str:
     return Message(english, **getattr(error, "values", {})) if english else str(error)
 
 
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's message, to be quoted within a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return shorten(lines[0], 200).rstrip(".")
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most `most` letters; an ellipsis stands for those that are left out."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def tr(english: str | Exception, /, **values: object) -> str:
     """Translate a string, a message or an error's text, and fill in its placeholders."""
     if isinstance(english, Exception):
@@ -214,10 +225,10 @@ def catalogue(language: str) -> NullTranslations:
     strings = _read("strings", language)
     for each in _read("classes", language):
         strings.add(each.id, each.string)
-    compiled = BytesIO()
-    write_mo(compiled, strings)
-    compiled.seek(0)
-    return GNUTranslations(compiled)
+    file = BytesIO()
+    write_mo(file, strings)
+    file.seek(0)
+    return GNUTranslations(file)
 
 
 def strings(name: str) -> dict[str, str]:

@@ -39,16 +39,16 @@ def token_number(
     if number is None or not 0 <= number < tokens:
         patches = "" if grid is None else f", a patch (row, column) of {grid[0]} x {grid[1]}"
         names = [name for name in prefix if name]
-        named = f", or {' or '.join(map(repr, names))}" if names else ""
-        raise ValueError(f"Expected a query in 0..{tokens - 1}{patches}{named}, got {query!r}.")
+        hint = f", or {' or '.join(map(repr, names))}" if names else ""
+        raise ValueError(f"Expected a query in 0..{tokens - 1}{patches}{hint}, got {query!r}.")
     return number
 
 
 def _find_number(query: Any, prefix: Sequence[str], grid: tuple[int, int] | None) -> int | None:
     if isinstance(query, str):
         names = [name.casefold() for name in prefix]
-        known = query and query.casefold() in names
-        return names.index(query.casefold()) if known else None
+        is_known = query and query.casefold() in names
+        return names.index(query.casefold()) if is_known else None
     if isinstance(query, bool):
         return None
     try:

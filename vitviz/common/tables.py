@@ -64,13 +64,13 @@ def read_tables(text: str) -> Iterator[list[Row]]:
     column, which comes last.
     """
     delimiters: tuple[str, ...] = _DELIMITERS
-    skipped = 0
+    num_skipped = 0
     first, _, rest = text.partition("\n")
     if first.strip().lower().startswith("sep=") and len(first.strip()) == 5:  # Excel's
-        delimiters, skipped, text = (first.strip()[-1],), 1, rest
+        delimiters, num_skipped, text = (first.strip()[-1],), 1, rest
     single = None
     for delimiter in delimiters:
-        table = _parse(text, delimiter, skipped)
+        table = _parse(text, delimiter, num_skipped)
         if table is None:
             continue
         if max((len(row.cells) for row in table), default=1) > 1:
@@ -94,14 +94,14 @@ def split_lines(text: str) -> Iterator[list[Row]]:
             yield [Row(n, [part.strip() for part in cut(line, delimiter, 1)]) for n, line in lines]
 
 
-def _parse(text: str, delimiter: str, skipped: int) -> list[Row] | None:
+def _parse(text: str, delimiter: str, num_skipped: int) -> list[Row] | None:
     """Return the rows, or None if a quote is not closed."""
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
     )
     try:
         return [
-            Row(reader.line_num + skipped, cells)
+            Row(reader.line_num + num_skipped, cells)
             for row in reader
             if any(cells := [cell.strip() for cell in row])
         ]

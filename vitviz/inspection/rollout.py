@@ -53,8 +53,8 @@ def attention_rollout(
         The weight of the skip connection, from 0 to 1.
     kept : array of shape (layers, tokens), optional
         In place of one weight for all, the share of each token that stays its own in each layer, as
-        `Activations.carried(...).kept` measures it. What a token's own key adds is part of it, so
-        the diagonal of F is left out.
+        `Activations.carried(...).own_shares` measures it. What a token's own key adds is part of
+        it, so the diagonal of F is left out.
     start_layer : int
         Layers before it are left out.
     cls : bool

@@ -18,14 +18,14 @@ from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import ModelError, position_encodings
 from ..model.inputs import Picture, prepare
-from ..model.model import Recorder
+from ..model.recording import Recorder
 from .lens import read_only
 
 Patch = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shuffled:
+class ShuffleResult:
     """The model's outputs on a picture and on its shuffled patches; arrays are read-only.
 
     Attributes
@@ -65,7 +65,7 @@ class Distances:
 
 
 @own_precision()
-def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> Shuffled:
+def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> ShuffleResult:
     """Compute the answer with the patches in order and shuffled, with E_pos and without it.
 
     Parameters
@@ -98,7 +98,7 @@ def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> Shuffled:
     )
     if model.num_classes:
         outputs = model.scores(outputs)
-    return Shuffled(order=read_only(order), outputs=read_only(outputs.numpy()))
+    return ShuffleResult(order=read_only(order), outputs=read_only(outputs.numpy()))
 
 
 @own_precision()
@@ -147,10 +147,10 @@ def translate(model: Model, image: Picture, pixels: int) -> Distances:
     """
     bare, x = _without_positions(model), prepare(model, image).x
     grid, width = model.layers[0].query_grid, x.shape[-1]
-    moved = F.pad(x, (pixels, 0), mode="reflect")[..., :width]
+    shifted = F.pad(x, (pixels, 0), mode="reflect")[..., :width]
     pairs = []
     for before, after in zip(
-        _patch_tokens(model, bare, x), _patch_tokens(model, bare, moved), strict=True
+        _patch_tokens(model, bare, x), _patch_tokens(model, bare, shifted), strict=True
     ):
         before, after = (tokens.reshape(*grid, -1) for tokens in (before, after))
         after = after[:, 1:]  # the first column mirrors the picture in part
@@ -175,8 +175,8 @@ def _without_positions(model: Model) -> nn.Module:
     if encodings != ("embedding",):
         why = Message("it has no position embedding")
         if others := [Message(name) for name in encodings if name != "embedding"]:
-            listed = reduce(lambda one, two: Message("{one} and {two}", one=one, two=two), others)
-            why = Message("it also knows the place of a patch from {others}", others=listed)
+            names = reduce(lambda one, two: Message("{one} and {two}", one=one, two=two), others)
+            why = Message("it also knows the place of a patch from {others}", others=names)
         raise ModelError(
             "{model} cannot run without its position embedding: {why}.",
             model=model.name,
@@ -216,7 +216,7 @@ def _patch_tokens(model: Model, bare: nn.Module, x: Tensor) -> tuple[Tensor, Ten
 
 
 def _distances(*pairs: tuple[Tensor, Tensor]) -> Distances:
-    embedded, last, without = (
+    at_embedding, last, without = (
         float(((a - b).norm(dim=-1) / a.norm(dim=-1)).mean()) for a, b in pairs
     )
-    return Distances(embedded=embedded, last=last, last_without=without)
+    return Distances(embedded=at_embedding, last=last, last_without=without)

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..activations import Activations, Edit
-from ..activations.forward import edited_captures, muted_answers
+from ..activations import Activations
+from ..activations.forward import muted_answers
 from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture
@@ -114,16 +114,9 @@ def mean_head_outputs(captures: Iterable[Activations]) -> dict[tuple[int, int], 
     return {head: read_only(output / count) for head, output in total.items()}
 
 
-def edited_passes(
-    model: Model, image: Picture, edits: Sequence[Edit], progress: Progress | None
-) -> Iterator[Activations]:
-    """Capture the picture once with each edit, when it is reached."""
-    return edited_captures(model, image, report_progress(edits, progress))
-
-
 def report_progress(steps: Sequence[_Step], progress: Progress | None) -> Iterator[_Step]:
     """Yield each step after a call of progress(done, of)."""
-    for done, step in enumerate(steps):
+    for number, step in enumerate(steps):
         if progress is not None:
-            progress(done, len(steps))
+            progress(number, len(steps))
         yield step

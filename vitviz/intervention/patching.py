@@ -111,14 +111,14 @@ def patch_heads(
     section 2; Zhang and Nanda, "Towards Best Practices of Activation Patching in Language Models",
     ICLR 2024, for the difference of logits.
     """
-    compared = _compare(model, pairs, classes)
+    comparisons = _compare(model, pairs, classes)
     counts = [layer.num_heads for layer in model.layers]
     heads = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
     if not heads:
         raise ModelError("{model} has no heads to exchange.", model=model.name)
     passes = len(counts) if together else len(heads)
     effects = np.full((len(pairs), len(counts), 1 if together else max(counts)), np.nan)
-    for number, one in enumerate(compared):
+    for number, one in enumerate(comparisons):
         values = head_outputs(one.other)
         onward = _within(progress, number * passes, len(pairs) * passes)
         if not together:
@@ -132,7 +132,7 @@ def patch_heads(
             acts = capture(model, one.picture, edits=[MuteHeads(own, values)])
             assert acts.logits is not None
             effects[number, layer] = one.effect(acts.logits)
-    return PatchEffects(read_only(effects), tuple(one.classes for one in compared))
+    return PatchEffects(read_only(effects), tuple(one.classes for one in comparisons))
 
 
 def patch_tokens(
@@ -178,9 +178,9 @@ def patch_tokens(
     ----------
     As of `patch_heads`; Meng et al. exchange states by layer and token.
     """
-    compared = _compare(model, pairs, classes)
+    comparisons = _compare(model, pairs, classes)
     _ = capture_grid(model)
-    tokens = len(model.layers[0].prefix) + int(np.prod(model.layers[0].query_grid))
+    tokens = model.layers[0].num_tokens
     masks = np.asarray(masks)
     if masks.ndim != 2 or masks.shape[1] != tokens or masks.dtype != bool:
         raise ValueError(
@@ -190,18 +190,18 @@ def patch_tokens(
     check_memory(model, len(masks))
     depth = len(model.layers)
     effects = np.empty((len(pairs), depth, len(masks)))
-    chosen = torch.from_numpy(masks)[..., None].to(model.device)  # (parts, T, 1)
-    for number, one in enumerate(compared):
+    is_exchanged = torch.from_numpy(masks)[..., None].to(model.device)  # (parts, T, 1)
+    for number, one in enumerate(comparisons):
         x = model.to_device(prepare(model, one.picture).x)
         x = x.expand(len(masks), *x.shape).contiguous()
         onward = _within(progress, number * depth, len(pairs) * depth)
         for layer in report_progress(range(depth), onward):
             others = model.to_device(torch.tensor(one.other.tokens(layer)))
-            exchange = _Exchange(layer, chosen, others)
+            exchange = _Exchange(layer, is_exchanged, others)
             with torch.inference_mode(), model.recording(exchange):
                 answers = model.run(x).float().cpu().numpy()
             effects[number, layer] = [one.effect(answer) for answer in answers]
-    return PatchEffects(read_only(effects), tuple(one.classes for one in compared))
+    return PatchEffects(read_only(effects), tuple(one.classes for one in comparisons))
 
 
 def token_blocks(model: Model, block: int) -> np.ndarray:
@@ -260,7 +260,7 @@ class _Exchange(Recorder):
 
 
 @dataclass(frozen=True, eq=False)
-class _Compared:
+class _Comparison:
     """Two pictures: the first, the capture of the second, and what they are compared by."""
 
     picture: Picture
@@ -281,14 +281,14 @@ def _compare(
     model: Model,
     pairs: Sequence[Pair],
     classes: Sequence[tuple[int | str, int | str]] | None,
-) -> list[_Compared]:
+) -> list[_Comparison]:
     check_head(model)
     if not pairs:
         raise ValueError("Expected at least one pair of pictures, got none.")
-    compared = []
+    comparisons = []
     for number, (first, second) in enumerate(pairs):
-        prepared = prepare(model, first)
-        plain, other = capture(model, prepared), capture(model, second)
+        prepared_input = prepare(model, first)
+        plain, other = capture(model, prepared_input), capture(model, second)
         assert plain.logits is not None
         assert other.logits is not None
         both = int(plain.logits.argmax()), int(other.logits.argmax())
@@ -305,10 +305,10 @@ def _compare(
                 number=number + 1,
                 name=plain.output_names[both[1]],
             )
-        compared.append(_Compared(prepared, other, both, start, end))
-    return compared
+        comparisons.append(_Comparison(prepared_input, other, both, start, end))
+    return comparisons
 
 
-def _within(progress: Progress | None, done: int, of: int) -> Progress | None:
+def _within(progress: Progress | None, earlier: int, of: int) -> Progress | None:
     """Report the passes of one pair as a part of those of all pairs."""
-    return None if progress is None else lambda here, _: progress(done + here, of)
+    return None if progress is None else lambda here, _: progress(earlier + here, of)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..activations import DropPatches, Edit, FillPatches, capture
 from ..activations.edits import fill_patches
-from ..activations.forward import check_edits
+from ..activations.forward import check_edits, edited_captures
 from ..activations.targets import Question, Similarity, Target, Token, pass_result
 from ..common.language import Message
 from ..model import Model
@@ -23,7 +23,7 @@ from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.recording import Recorder
 from .lens import read_only
-from .muting import Progress, edited_passes
+from .muting import Progress, report_progress
 
 RANDOM_ORDERS = 20  # as the area of one random order alone says little
 _CUT = 5  # per cent of the orders left out at either end of an interval
@@ -139,9 +139,9 @@ def occlusion(
     masks = np.zeros((1 + len(corners), rows, cols), bool)  # the first hides nothing
     for mask, (top, left) in zip(masks[1:], corners, strict=True):
         mask[top : top + block, left : left + block] = True
-    plain, *hidden = _values(model, image, masks, question, removal, progress)
+    plain, *values = _values(model, image, masks, question, removal, progress)
     effect = np.empty((rows, cols), np.float32)
-    for mask, probability in zip(masks[1:], hidden, strict=True):
+    for mask, probability in zip(masks[1:], values, strict=True):
         effect[mask] = plain - probability
     return read_only(effect)
 
@@ -330,9 +330,9 @@ def removal_areas(
     question, grid = Question(model, target), model.layers[0].query_grid
     if question.class_index is None:
         raise ValueError(f"Expected a class, got {target}.")
-    deleted = np.stack([_removals(map_, grid, steps)[0] for map_ in maps])
+    deletion_masks = np.stack([_removals(map_, grid, steps)[0] for map_ in maps])
     _, shares = _removals(maps[0], grid, steps)
-    masks = np.stack([deleted, ~deleted]).reshape(-1, np.prod(grid))  # of both curves
+    masks = np.stack([deletion_masks, ~deletion_masks]).reshape(-1, np.prod(grid))  # of both curves
     # All curves share their ends, and an order that is another's reverse shares all its passes.
     once, places = np.unique(masks, axis=0, return_inverse=True)
     index = question.class_index
@@ -345,21 +345,21 @@ class _DropEach(Recorder):
     """Drop other patches of each picture of a batch, of all as many."""
 
     def __init__(self, model: Model, masks: np.ndarray) -> None:
-        kept = np.stack([np.flatnonzero(~mask.ravel()) for mask in masks])
+        patches = np.stack([np.flatnonzero(~mask.ravel()) for mask in masks])
         prefix = len(model.layers[0].prefix)
-        first = np.broadcast_to(np.arange(prefix), (len(kept), prefix))
-        self.layer, self.count = model.layers[0], prefix + masks[0].size
-        self.places = torch.from_numpy(np.concatenate([first, prefix + kept], axis=1))
+        first = np.broadcast_to(np.arange(prefix), (len(patches), prefix))
+        self.layer = model.layers[0]
+        self.places = torch.from_numpy(np.concatenate([first, prefix + patches], axis=1))
 
     def before_block(self, layer: int, tokens: Tensor) -> Tensor | None:
         if layer:
             return None
-        if tokens.ndim != 3 or tokens.shape[1] != self.count:
+        if tokens.ndim != 3 or tokens.shape[1] != self.layer.num_tokens:
             raise ModelError(
                 "Patches cannot be dropped: {layer} has {tokens} tokens, expected {expected}.",
                 layer=self.layer.name,
                 tokens=tokens.shape[1],
-                expected=self.count,
+                expected=self.layer.num_tokens,
             )
         places = self.places.to(tokens.device)
         return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
@@ -374,7 +374,7 @@ def _values_together(
     batch_size: int,
 ) -> np.ndarray:
     """Return the probability of a class without the patches of each mask: float64 (masks,)."""
-    prepared = prepare(model, image)
+    original = prepare(model, image).x
     edits = [_removal_edit(mask, removal) for mask in masks]
     if removal == "drop":
         check_edits(edits[-1:], model)  # the first one removes nothing
@@ -385,10 +385,10 @@ def _values_together(
     counts = masks.sum(axis=(1, 2)) * (removal == "drop")
     values = np.empty(len(masks))
     for count in np.unique(counts):
-        (alike,) = np.nonzero(counts == count)
-        for start in range(0, len(alike), batch_size):
-            some = alike[start : start + batch_size]
-            inputs = [fill_patches(model, prepared.x, [edits[place]]) for place in some]
+        (places,) = np.nonzero(counts == count)
+        for start in range(0, len(places), batch_size):
+            some = places[start : start + batch_size]
+            inputs = [fill_patches(model, original, [edits[place]]) for place in some]
             x = model.to_device(torch.stack(inputs))
             recorder = _DropEach(model, masks[some]) if count else Recorder()
             with torch.inference_mode(), model.recording(recorder):
@@ -421,7 +421,7 @@ def _values(
         if isinstance(question.target, Token | Similarity):  # compared with the picture as it is
             reference = question.reference(pass_result(capture(model, image)))
     values: list[float] = []
-    for acts in edited_passes(model, image, edits, progress):
+    for acts in edited_captures(model, image, report_progress(edits, progress)):
         if question.class_index is None:
             values.append(float(question.value(pass_result(acts), reference)))
         else:

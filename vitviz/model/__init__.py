@@ -4,7 +4,6 @@
 `answers` what the output means, `memory` and `devices` what a pass costs and where it runs.
 """
 
-from .families import reason_of
 from .model import Model, ModelError, Preprocessing
 
-__all__ = ["Model", "ModelError", "Preprocessing", "reason_of"]
+__all__ = ["Model", "ModelError", "Preprocessing"]

@@ -1,13 +1,12 @@
 """Meaning of a model's outputs: kinds of answers, grades of confidence, class names."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
 from torch import Tensor
 
+from ..common.language import shorten
 from .families import ModelError
 
 #: Grades of an answer, by its probability.
@@ -61,57 +60,6 @@ def grade_of(probability: float, weak_below: float, confident_from: float) -> Gr
     if probability >= confident_from:
         return "confident"
     return "weak" if probability < weak_below else "unsure"
-
-
-def fit_thresholds(confidence: np.ndarray, right: np.ndarray) -> tuple[float, float]:
-    """Return the probabilities below which answers are weak, and from which they are confident.
-
-    The share of right answers at each probability is estimated by isotonic regression: the
-    non-decreasing function with the least squared error. Both thresholds are rounded up to whole
-    percent, as the page shows them.
-
-    Parameters
-    ----------
-    confidence : ndarray of shape (n,)
-        Probability of the most probable class.
-    right : bool ndarray of shape (n,)
-
-    References
-    ----------
-    Zadrozny and Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability
-    Estimates" (KDD 2002), section 3.
-    """
-    order = np.argsort(confidence, kind="stable")
-    values, first = np.unique(confidence[order], return_index=True)
-    sums = np.add.reduceat(right[order].astype(float), first)
-    counts = np.diff(np.append(first, len(order)))
-    blocks: list[tuple[float, int, float]] = []  # sum, count and lowest probability
-    for value, total, count in zip(values, sums, counts, strict=True):
-        block = (float(total), int(count), float(value))
-        while blocks and blocks[-1][0] * block[1] >= block[0] * blocks[-1][1]:
-            before = blocks.pop()
-            block = (before[0] + block[0], before[1] + block[1], before[2])
-        blocks.append(block)
-
-    def lowest_probability(rate: float) -> float:
-        """Return where at least this share of answers is right; above 1 if there is no such."""
-        low = next((low for total, count, low in blocks if total >= rate * count), 1.01)
-        return math.ceil(round(100 * low, 6)) / 100
-
-    return lowest_probability(WEAK), lowest_probability(CONFIDENT)
-
-
-def measure(
-    confidence: np.ndarray, right: np.ndarray, thresholds: tuple[float, float]
-) -> dict[str, list[float]]:
-    """Return, for each grade, its share of the answers and the share of these that are right."""
-    grades = np.array([grade_of(float(one), *thresholds) for one in confidence])
-    rates: dict[str, list[float]] = {}
-    for grade in GRADES:
-        mask = grades == grade
-        rate = float(right[mask].mean()) if mask.any() else 0.0
-        rates[grade] = [round(float(mask.mean()), 4), round(rate, 4)]
-    return rates
 
 
 #: "classes": one of them applies, and their probabilities sum to 1. "labels": several may apply,
@@ -171,7 +119,7 @@ def class_names(labels: Labels) -> tuple[str, ...]:
         raise ModelError(
             "Labels must have an order, got {labels}. Give a list of names in the order of the "
             "outputs, or a dictionary.",
-            labels=_shorten(labels),
+            labels=shorten(repr(labels), _MAX_LENGTH),
         )
     return tuple(map(_check_name, labels))
 
@@ -182,8 +130,8 @@ def _names_in_mapping(labels: Mapping[Any, Any]) -> tuple[str, ...]:
     by_number = _names_in_order([(key, value) for key, value in pairs])
     by_name = _names_in_order([(value, key) for key, value in pairs])
     # JSON turns the keys of id2label into text; only keys of type int show the direction.
-    typed = all(isinstance(key, int) and isinstance(value, str) for key, value in pairs)
-    if by_number is not None and by_name is not None and by_number != by_name and not typed:
+    is_typed = all(isinstance(key, int) and isinstance(value, str) for key, value in pairs)
+    if by_number is not None and by_name is not None and by_number != by_name and not is_typed:
         key, value = next(pair for pair in pairs if str(pair[0]) != str(pair[1]))
         raise ModelError(
             "The labels can be read in two ways: {key!r}: {value!r} names class {key} {value}, or "
@@ -196,18 +144,18 @@ def _names_in_mapping(labels: Mapping[Any, Any]) -> tuple[str, ...]:
         raise ModelError(
             "The labels are {labels}. A dictionary of labels needs a name for each number from 0 "
             "to {last}.",
-            labels=_shorten(dict(labels)),
+            labels=shorten(repr(dict(labels)), _MAX_LENGTH),
             last=max(len(pairs) - 1, 0),
         )
     return names
 
 
-def _names_in_order(numbered: list[tuple[Any, Any]]) -> tuple[str, ...] | None:
+def _names_in_order(pairs: list[tuple[Any, Any]]) -> tuple[str, ...] | None:
     """Return names in the order of their numbers; None if these are not 0 to K - 1."""
-    named = {_parse_number(number): name for number, name in numbered}
-    if not named or {*named} != {*range(len(numbered))}:
+    names = {_parse_number(number): name for number, name in pairs}
+    if not names or {*names} != {*range(len(pairs))}:
         return None
-    return tuple(_check_name(named[number]) for number in range(len(numbered)))
+    return tuple(_check_name(names[number]) for number in range(len(pairs)))
 
 
 def _parse_number(value: Any) -> int | None:
@@ -223,10 +171,5 @@ def _check_name(value: Any) -> str:
         return str(value)
     raise ModelError(
         "The name of a class must be text, got {value}.",
-        value=_shorten(value),
+        value=shorten(repr(value), _MAX_LENGTH),
     )
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"

@@ -81,8 +81,10 @@ def free_on(device: torch.device) -> int:
     if device.type == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     free, _ = torch.accelerator.get_memory_info(device)
-    held = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
-    return int(free + held)  # torch reuses what it holds and does not use
+    reusable = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(
+        device
+    )
+    return int(free + reusable)  # torch reuses what it holds and does not use
 
 
 def total_on(device: torch.device) -> int:

@@ -1,7 +1,7 @@
 """`prepare`: turn a picture, or a tensor of the user's own DataLoader, into the model's input."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 _PATH = (str, os.PathLike)
 _FILE = (bytes, bytearray, memoryview, *_PATH)
 
-_PIXELS = PictureSource("pixels")
-
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedInput:
     """An input of a model, and the picture that is shown for it.
 
     Attributes
@@ -33,24 +31,26 @@ class Prepared:
     picture : PIL.Image
     placement : Placement
         Where the input lies in the picture.
+    source : PictureSource
     note : str
         Note for the provenance line if the input was prepared by the user.
-    source : PictureSource
     """
 
     x: Tensor
     picture: Image.Image
     placement: Placement
+    source: PictureSource
     note: str = ""
-    source: PictureSource = _PIXELS
 
 
 #: What every function accepts as a picture: an upright PIL image, the bytes or the path of a file,
 #: or a prepared input: a normalised float tensor (channels, height, width).
-Picture = Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str] | Tensor | Prepared
+Picture = (
+    Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str] | Tensor | PreparedInput
+)
 
 
-def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> Prepared:
+def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> PreparedInput:
     """Return the model's input for a picture; a prepared input is checked and not changed.
 
     Parameters
@@ -68,18 +68,19 @@ def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> P
     TypeError
         When `image` is none of these.
     """
-    if isinstance(image, Prepared):
+    if isinstance(image, PreparedInput):
         return image
     if isinstance(image, Tensor):
         return _of_tensor(model, image, picture)
     if picture is not None:
         raise TypeError("A picture to show belongs to a prepared input, which is a tensor.")
-    source = replace(_PIXELS, name=_name(image))
+    name = _name(image)
+    source = PictureSource("pixels", name)
     if isinstance(image, _FILE):
         data = read_file(image)
-        image, source = open_image(data), replace(source, of="file", sha256=picture_digest(data))
+        image, source = open_image(data), PictureSource("file", name, picture_digest(data))
     placement = model.preprocess.place(image)  # raises the TypeError
-    return Prepared(model.preprocess(image), image, placement, source=source)
+    return PreparedInput(model.preprocess(image), image, placement, source)
 
 
 def _name(picture: Picture | None) -> str | None:
@@ -88,7 +89,7 @@ def _name(picture: Picture | None) -> str | None:
     return printable(os.path.basename(path)) if isinstance(path, _PATH) and path else None
 
 
-def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> Prepared:
+def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> PreparedInput:
     x = _check_input(model, x)
     (height, width), size = x.shape[1:], (x.shape[2], x.shape[1])
     whole = (0, 0, width, height)
@@ -97,7 +98,7 @@ def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> Prepared:
         note = Message(", prepared input, shown by its first channel from min to max")
         if len(x) in (1, 3):
             note = Message(", prepared input, shown with its mean and std undone")
-        return Prepared(x, shown_input(model, x), Placement(size, size, whole), note, source)
+        return PreparedInput(x, shown_input(model, x), Placement(size, size, whole), source, note)
     picture = open_image(picture) if isinstance(picture, _FILE) else picture
     if not isinstance(picture, Image.Image):
         raise TypeError(
@@ -107,7 +108,7 @@ def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> Prepared:
     if _is_made_of(model, x, picture):
         placement = model.preprocess.place(picture)
     note = Message(", prepared input, with a picture given for it")
-    return Prepared(x, picture, placement, note, source)
+    return PreparedInput(x, picture, placement, source, note)
 
 
 def shown_input(model: "Model", x: Tensor) -> Image.Image:
@@ -135,7 +136,7 @@ def _first_channel(x: Tensor) -> Image.Image:
 
 def _check_input(model: "Model", x: Tensor) -> Tensor:
     """Check a prepared input; return it on the CPU, without its graph and its subclass."""
-    wanted = (len(model.preprocess.mean), *model.preprocess.input_size)
+    shape = (len(model.preprocess.mean), *model.preprocess.input_size)
     if not x.is_floating_point():
         raise ModelError(
             "A prepared input of {model} holds floating-point numbers, got {dtype}. Scale and "
@@ -143,19 +144,19 @@ def _check_input(model: "Model", x: Tensor) -> Tensor:
             model=model.name,
             dtype=str(x.dtype).removeprefix("torch."),
         )
-    if x.ndim == 4 and len(x) == 1 and tuple(x.shape[1:]) == wanted:
+    if x.ndim == 4 and len(x) == 1 and tuple(x.shape[1:]) == shape:
         raise ModelError(
             "A prepared input has no batch dimension: expected {wanted}, got {shape}. Give its "
             "first entry, x[0].",
-            wanted=wanted,
+            wanted=shape,
             shape=tuple(x.shape),
         )
-    if tuple(x.shape) != wanted:
+    if tuple(x.shape) != shape:
         raise ModelError(
             "{model} takes prepared inputs of shape {wanted}, got {shape}. The order is channels, "
             "height, width.",
             model=model.name,
-            wanted=wanted,
+            wanted=shape,
             shape=tuple(x.shape),
         )
     x = x.detach().as_subclass(Tensor).cpu()

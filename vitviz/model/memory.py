@@ -170,14 +170,14 @@ def _cgroups() -> Iterator[str]:
 
 def _cgroup_headroom(group: str, enough: float) -> float:
     """Return the bytes that a control group may still allocate, or any number >= `enough`."""
-    for limit, used, cached in _CGROUP_FILES:
+    for limit, usage, caches in _CGROUP_FILES:
         with suppress(OSError, ValueError):  # no such file, or "max"
-            free = int(_read(f"{group}/{limit}")) - int(_read(f"{group}/{used}"))
+            free = int(_read(f"{group}/{limit}")) - int(_read(f"{group}/{usage}"))
             if free >= enough:
                 return free  # page cache need not be counted
             lines = _read(f"{group}/memory.stat").decode().splitlines()
             stat = dict(line.split() for line in lines)
-            return free + sum(int(stat.get(name, 0)) for name in cached)
+            return free + sum(int(stat.get(name, 0)) for name in caches)
     return math.inf
 
 
@@ -198,7 +198,7 @@ def _vectors_kept(site: Site) -> int:
 def _tokens(site: Site) -> int:
     if site.windows is not None:
         return site.windows.queries.size
-    return len(site.layer.prefix) + math.prod(site.layer.query_grid)
+    return site.layer.num_tokens
 
 
 def _attention_size(site: Site) -> int:

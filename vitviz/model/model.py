@@ -1,16 +1,14 @@
 """`Model`: a module with layers, preprocessing and labels, whose forward pass can be watched."""
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Literal, Self
 from weakref import ref
 
@@ -18,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from .answers import Answers, Grades, Labels, class_names, configured_answers, parse_answers, scores
 from .devices import TOLERANCE, own_precision
 from .families import (
@@ -40,7 +38,6 @@ from .families import (
     is_known_to_copy,
     one_tensor,
     read_tokens,
-    reason_of,
     receptive_field_offsets,
     replaces_method,
     token_weights,
@@ -48,7 +45,7 @@ from .families import (
 from .memory import capture_bytes
 from .origin import WeightsState
 from .preprocessing import Preprocessing
-from .recording import INSTALLING, RECORDER, Recorder, record_pass
+from .recording import RECORDER, Recorder, hook_this_thread, record_pass
 from .text import TextTower
 from .words import Words
 
@@ -153,9 +150,9 @@ class Model:
         """
         if weights is None:
             self._check_ready()
-        checked = _CheckedState(self.reading)
-        checked.weights = weights
-        before = _CHECKED.set(checked)
+        state = _CheckedState(self.reading)
+        state.weights = weights
+        before = _CHECKED.set(state)
         try:
             yield
         finally:
@@ -164,8 +161,8 @@ class Model:
     @property
     def _checked_state(self) -> "_CheckedState | None":
         """State that was checked in this context (see `unchanged`); None outside of one."""
-        found = _CHECKED.get()
-        return found if found is not None and found.reading is self._reading else None
+        state = _CHECKED.get()
+        return state if state is not None and state.reading is self._reading else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out objects with weak references; copies and other processes compute them again."""
@@ -284,10 +281,10 @@ class Model:
     @property
     def parts(self) -> Parts:
         """Modules and tables beside the layers, as they are now."""
-        trusted = self._checked_state or _CheckedState(self.reading)
-        if trusted.parts is None:
-            trusted.parts = trusted.reading.family.parts(self.part)
-        return trusted.parts
+        state = self._checked_state or _CheckedState(self.reading)
+        if state.parts is None:
+            state.parts = state.reading.family.parts(self.part)
+        return state.parts
 
     def run(self, x: Tensor, module: nn.Module | None = None) -> Tensor:
         """Return logits or embeddings (B, K) for inputs (B, C, H, W).
@@ -337,7 +334,7 @@ class Model:
         """
         if self.reading.continues != "copy":
             return None
-        names = (described.name for described in self.layers[:layer])
+        names = (info.name for info in self.layers[:layer])
         return copy_returning(self.module, dict(zip(names, outputs[:layer], strict=True)))
 
     def with_exchanged(self, path: str, value: nn.Module | Tensor) -> nn.Module:
@@ -372,17 +369,17 @@ class Model:
             )
         return self._apply_words(self._run_after_blocks(tokens, self.reading.continues == "copy"))
 
-    def _run_after_blocks(self, tokens: Tensor, copied: bool) -> Tensor:
+    def _run_after_blocks(self, tokens: Tensor, in_copy: bool) -> Tensor:
         """Run what follows the last block: in a copy of the module, or in a whole pass.
 
         The whole pass is given a black picture; `tokens` replace those of its last block.
         """
         channels = len(self.preprocess.mean)
         picture = torch.zeros(1, channels, *self.preprocess.input_size).to(tokens)
-        if copied:
-            given = {layer.name: tokens for layer in self.layers}
-            return self._run_to_rows(picture, copy_returning(self.module, given), len(tokens))
-        with self.recording(_ReplaceTokens(len(self.layers) - 1, tokens)):
+        if in_copy:
+            outputs = {layer.name: tokens for layer in self.layers}
+            return self._run_to_rows(picture, copy_returning(self.module, outputs), len(tokens))
+        with self.recording(ChangeTokens(len(self.layers) - 1, lambda _: tokens)):
             return self._run_to_rows(picture, self.module, len(tokens))
 
     def _apply_words(self, rows: Tensor) -> Tensor:
@@ -419,16 +416,16 @@ class Model:
             return "values"
         if image_side(self.module) is not None:
             return "embedding"
-        configured = None
+        own_answers = None
         if not self.reading.adds_weights:  # else another module than the part's head answers
             parts = self.parts
             if parts.embeds or not parts.has_head:
                 return "embedding"
             if self._labels is None and self.outputs in self._embedding_widths:
                 return "embedding"
-            configured = configured_answers(self.part)
-        if self.outputs > 1 or configured == "labels":
-            return configured or "classes"
+            own_answers = configured_answers(self.part)
+        if self.outputs > 1 or own_answers == "labels":
+            return own_answers or "classes"
         return "labels" if self._labels is not None and len(self._labels) == 2 else "values"
 
     @answers.setter
@@ -609,14 +606,14 @@ class Model:
     @property
     def weights_state(self) -> WeightsState:
         """State of the weights: the same object as long as they are not changed."""
-        trusted = self._checked_state
-        if trusted is not None and trusted.weights is not None:
-            return trusted.weights
+        checked_state = self._checked_state
+        if checked_state is not None and checked_state.weights is not None:
+            return checked_state.weights
         state = self._weights_state
         if state is None or not state.is_current(self.module):
             state = self._weights_state = WeightsState(self.module)
-        if trusted is not None:
-            trusted.weights = state
+        if checked_state is not None:
+            checked_state.weights = state
         return state
 
     @property
@@ -699,6 +696,13 @@ class Model:
     @property
     def positions_learned(self) -> bool:
         return isinstance(self.positions, nn.Parameter)
+
+
+def noise_input(model: Model) -> Tensor:
+    """Return an input of normal noise (1, C, H, W), always the same for an input size."""
+    random = torch.Generator().manual_seed(0)
+    size = (1, len(model.preprocess.mean), *model.preprocess.input_size)
+    return model.to_device(torch.randn(size, generator=random))
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:
@@ -847,7 +851,7 @@ class _Reading:
         with torch.inference_mode(), _wrap_errors(model):
             if self.has_one_sequence and self.continues == "copy":  # its blocks need not run
                 return model._run_after_blocks(self._empty_tokens(), True).shape[1]
-            return model._run_to_rows(self._noise(), model.module).shape[1]
+            return model._run_to_rows(noise_input(model), model.module).shape[1]
 
     @cached_property
     def adds_weights(self) -> bool:
@@ -855,8 +859,8 @@ class _Reading:
         model = self._model
         if not model.path:
             return False
-        named = model.module.named_parameters()
-        return any(w.ndim > 1 for name, w in named if not name.startswith(f"{model.path}."))
+        parameters = model.module.named_parameters()
+        return any(w.ndim > 1 for name, w in parameters if not name.startswith(f"{model.path}."))
 
     @cached_property
     def gives_shares(self) -> bool:
@@ -866,24 +870,21 @@ class _Reading:
             return False
         last, outputs = len(self.layers) - 1, []
         # Logits of negated tokens would get negative, and one of few logits on some random tokens.
-        for recorder in (Recorder(), NegateTokens(last), *(DrawTokens(last, n) for n in range(8))):
+        changes: list[Callable[[Tensor], Tensor | None]] = [lambda _: None, torch.neg]
+        changes += [partial(_draw_tokens, seed=seed) for seed in range(8)]
+        for change in changes:
+            recorder = ChangeTokens(last, change)
             with torch.inference_mode(), _wrap_errors(model), model.recording(recorder):
-                outputs.append(model._run_to_rows(self._noise(), model.module).float())
+                outputs.append(model._run_to_rows(noise_input(model), model.module).float())
             if not bool(((outputs[-1] >= 0) & (outputs[-1] <= 1)).all()):
                 return False
         rows = torch.cat(outputs)
         sums_to_one = bool(((rows.sum(dim=-1) - 1).abs() < 1e-3).all())
         return sums_to_one or bool((rows != rows[0]).any())  # a head of zeros gives equal logits
 
-    def _noise(self) -> Tensor:
-        model, random = self._model, torch.Generator().manual_seed(0)
-        channels = len(model.preprocess.mean)
-        return model.to_device(torch.randn((1, channels, *self._size), generator=random))
-
     def _empty_tokens(self) -> Tensor:
-        first = self.layers[0]
-        count = len(first.prefix) + math.prod(first.query_grid)
-        return self._model.to_device(torch.zeros(1, count, self._model.parts.width))
+        tokens = torch.zeros(1, self.layers[0].num_tokens, self._model.parts.width)
+        return self._model.to_device(tokens)
 
     @cached_property
     def continues(self) -> Literal["copy", "pass", "no"]:
@@ -899,13 +900,13 @@ class _Reading:
         model = self._model
         if not model.path and is_known_to_copy(model.module, self.layers[-1].name):
             return "copy"
-        noise, last = self._noise(), _KeepTokens(len(self.layers) - 1)
+        noise, last = noise_input(model), list[Tensor]()
         with own_precision(), torch.inference_mode():
-            with model.recording(last):
+            with model.recording(ChangeTokens(len(self.layers) - 1, last.append)):
                 answer = model._run_to_rows(noise, model.module)
             for way in ("copy", "pass"):
                 with suppress(Exception):  # a copy may fail in any way
-                    output = model._run_after_blocks(last.tokens, way == "copy")
+                    output = model._run_after_blocks(last[0], way == "copy")
                     if torch.allclose(output, answer, TOLERANCE, 0.1 * TOLERANCE, equal_nan=True):
                         return way
         return "no"
@@ -930,66 +931,32 @@ def _wrap_errors(model: Model) -> Iterator[None]:
         ) from error
 
 
-class NegateTokens(Recorder):
-    """Negate the tokens after a layer."""
+class ChangeTokens(Recorder):
+    """Replace the tokens after a layer by what `change` returns for them, unless that is None."""
 
-    def __init__(self, layer: int) -> None:
-        self.layer = layer
-
-    def after_block(self, layer: int, tokens: Tensor) -> Tensor | None:
-        return -tokens if layer == self.layer else None
-
-
-class DrawTokens(Recorder):
-    """Replace the tokens after a layer by random ones."""
-
-    def __init__(self, layer: int, seed: int) -> None:
-        self.layer, self.seed = layer, seed
+    def __init__(self, layer: int, change: Callable[[Tensor], Tensor | None]) -> None:
+        self.layer, self.change = layer, change
 
     def after_block(self, layer: int, tokens: Tensor) -> Tensor | None:
-        if layer != self.layer:
-            return None
-        random = torch.Generator().manual_seed(self.seed)
-        return torch.randn(tokens.shape, generator=random).to(tokens)
+        return self.change(tokens) if layer == self.layer else None
 
 
-class _KeepTokens(Recorder):
-    """Keep the tokens after a layer."""
-
-    def __init__(self, layer: int) -> None:
-        self.layer = layer
-
-    def after_block(self, layer: int, tokens: Tensor) -> None:
-        if layer == self.layer:
-            self.tokens = tokens
-
-
-class _ReplaceTokens(Recorder):
-    """Replace the tokens after a layer."""
-
-    def __init__(self, layer: int, tokens: Tensor) -> None:
-        self.layer, self.tokens = layer, tokens
-
-    def after_block(self, layer: int, tokens: Tensor) -> Tensor | None:
-        return self.tokens if layer == self.layer else None
+def _draw_tokens(tokens: Tensor, seed: int) -> Tensor:
+    """Return random tokens of the same shape."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(tokens.shape, generator=random).to(tokens)
 
 
 @contextmanager
 def _collect_inputs(part: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the inputs of a part of a module in the passes of this thread."""
     inputs_read: list[Tensor] = []
-    thread = get_ident()  # others may run the module meanwhile
 
     def keep(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if get_ident() == thread:
-            inputs_read.append(inputs[0])
+        inputs_read.append(inputs[0])
 
-    with INSTALLING:
-        handle = part.register_forward_pre_hook(keep)
-    try:
+    with hook_this_thread(part.register_forward_pre_hook, keep):
         yield inputs_read
-    finally:
-        handle.remove()
 
 
 def _walk_outside(module: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..common.files import creation_record, now
 from ..common.images import reduce_picture
-from ..common.language import Message, mark
+from ..common.language import Message, mark, reason_of
 
 _LET_GO = mark("Weights digest unknown: the model was deleted before its weights were read.")
 _CHANGED = mark("Weights digest unknown: the weights were changed after the capture.")
@@ -60,8 +60,8 @@ class WeightsState:
             module is self._module()
             and len(weights) == len(self._marks)
             and all(
-                known() is each and (place, version) == _mark(each)
-                for each, (known, place, version) in zip(weights, self._marks, strict=True)
+                reference() is each and (place, version) == _mark(each)
+                for each, (reference, place, version) in zip(weights, self._marks, strict=True)
             )
         )
 
@@ -76,10 +76,9 @@ class WeightsState:
             try:
                 self._digest = weights_digest(module)
             except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
-                why = str(error).partition("\n")[0] or type(error).__name__
                 return None, Message(
                     "Weights digest unknown: the weights cannot be read as plain tensors ({why}).",
-                    why=why,
+                    why=reason_of(error),
                 )
         return self._digest, None
 
@@ -156,14 +155,13 @@ class Origin:
         self._model, self._weights, self._state, self._source = model, weights, state, source
         self._picture, self._photo = ref(picture), photo
         self._size = picture.size
-        self._known: dict[str, Any] | None = None
+        self._record: dict[str, Any] | None = None
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> "Origin":
-        """Return the origin that gave this record; keys that an older file lacks are None."""
+        """Return the origin that gave this record, which may stand among other keys."""
         origin = cls.__new__(cls)
-        origin._known = {key: record.get(key) for key in _KEYS}
-        origin._known["notes"] = record.get("notes") or []
+        origin._record = {key: record[key] for key in _KEYS}
         return origin
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -171,8 +169,8 @@ class Origin:
 
     def record(self) -> dict[str, Any]:
         """Return a record for JSON, with a note for each unknown digest."""
-        if self._known is not None:
-            return copy.deepcopy(self._known)
+        if self._record is not None:
+            return copy.deepcopy(self._record)
         weights_sha256, *notes = self._state.digest()
         picture_sha256 = self._source.sha256 or self._pixels_digest()
         if picture_sha256 is None:
@@ -187,7 +185,7 @@ class Origin:
             "notes": [note for note in notes if note],
         }
         if not record["notes"]:  # else a later call may know more or less
-            self._known = record
+            self._record = record
         return copy.deepcopy(record)
 
     def _pixels_digest(self) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Recorder:
 #: The recorder of the forward pass under way in this context.
 RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
 
-INSTALLING = Lock()  # torch numbers its hooks by a counter that is not thread-safe
+_INSTALLING = Lock()  # torch numbers its hooks by a counter that is not thread-safe
 
 
 class _Hook:
@@ -67,6 +67,31 @@ class _Hook:
 
     def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
         return _Hook, ()
+
+
+@contextmanager
+def hook_this_thread(
+    register: Callable[..., RemovableHandle], callback: Callable[..., Any]
+) -> Iterator[None]:
+    """Have a hook in the module within a `with` block, called in the passes of this thread only.
+
+    Parameters
+    ----------
+    register : bound method of a module, such as `register_forward_hook`
+    callback : callable
+        The hook; what it returns replaces its argument as torch says.
+    """
+    thread = get_ident()  # others may run the module meanwhile
+
+    def hook(*arguments: Any) -> Any:
+        return callback(*arguments) if get_ident() == thread else None
+
+    with _INSTALLING:
+        handle = register(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -105,8 +130,8 @@ def record_pass(
     def on_patches(inputs: Any, output: Any) -> Tensor | None:
         if not isinstance(embedding, nn.Conv2d):
             return recorder.on_patches(_tensor(output))
-        changed = recorder.on_patches(output.movedim(1, -1))  # (B, R, S, D)
-        return None if changed is None else changed.movedim(-1, 1)
+        new_patches = recorder.on_patches(output.movedim(1, -1))  # (B, R, S, D)
+        return None if new_patches is None else new_patches.movedim(-1, 1)
 
     def before_block(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
         ran.append(layer)
@@ -145,15 +170,15 @@ def record_pass(
         if tokens.ndim == 4:
             first = 1 if sites[layer].layout == "rows" else 2
             check_grid(sites[layer].layer, tuple(tokens.shape[first : first + 2]))
-        changed = recorder.after_block(layer, tokens)
+        new_tokens = recorder.after_block(layer, tokens)
         recorder.on_block_output(layer, output)
-        return (
-            (changed, *output[1:]) if isinstance(output, tuple) and changed is not None else changed
-        )
+        if new_tokens is None or not isinstance(output, tuple):
+            return new_tokens
+        return (new_tokens, *output[1:])
 
     token = RECORDER.set(recorder)
     try:
-        with INSTALLING:
+        with _INSTALLING:
             install(embedding.register_forward_hook, on_patches)
             if parts.kernel is not None:
                 install(parts.kernel.register_forward_hook, check_kernel)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..common.language import Message
+from ..common.language import Message, reason_of, shorten
 from .devices import own_precision
-from .families import ModelError, reason_of
+from .families import ModelError
 from .words import Words, describe_templates
 
 #: Characters of one phrase or template; the longest context of a published CLIP takes fewer.
@@ -73,25 +73,25 @@ class TextTower:
     def _embed(self, texts: list[str]) -> Tensor:
         """Return a vector of length 1 for each text."""
         try:
-            given = self._tokens(texts)
+            inputs = self._tokens(texts)
             module: Any = self.module
-            known = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
-            largest = int(given["input_ids"].max())
-            if largest >= known:  # on a GPU, it would end the process
+            size = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
+            largest = int(inputs["input_ids"].max())
+            if largest >= size:  # on a GPU, it would end the process
                 raise ModelError(
                     "The tokenizer gives token {largest}, and the text tower of {name} knows "
                     "{known} tokens. Give the tokenizer that belongs to it.",
                     largest=largest,
-                    known=known,
+                    known=size,
                     name=self.name,
                 )
             place = next(module.parameters()).device
-            given = {key: value.to(place) for key, value in given.items()}
+            inputs = {key: value.to(place) for key, value in inputs.items()}
             if _is_transformers(module):
-                output = module.get_text_features(**given)
+                output = module.get_text_features(**inputs)
                 output = getattr(output, "pooler_output", output)
             else:
-                output = module.encode_text(given["input_ids"])
+                output = module.encode_text(inputs["input_ids"])
             return F.normalize(output.float(), dim=-1).cpu()
         except ModelError:
             raise
@@ -110,19 +110,19 @@ class TextTower:
         tokenizer: Any = getattr(self.tokenizer, "tokenizer", self.tokenizer)  # in a processor
         config: Any = self.module.config
         # SigLIP reads the last token, which is padding, and was trained without a mask.
-        padded = getattr(self.module, "logit_bias", None) is not None
+        is_padded = getattr(self.module, "logit_bias", None) is not None
         context = int(config.text_config.max_position_embeddings)
-        if not padded:  # RoBERTa has two positions more than it reads
+        if not is_padded:  # RoBERTa has two positions more than it reads
             context = min(context, tokenizer.model_max_length)
         for text in texts:
             self._check_length(text, len(tokenizer(text)["input_ids"]), context)
-        given = tokenizer(
+        inputs = tokenizer(
             texts,
-            padding="max_length" if padded else True,
-            max_length=context if padded else None,
+            padding="max_length" if is_padded else True,
+            max_length=context if is_padded else None,
             return_tensors="pt",
         )
-        return {"input_ids": given["input_ids"]} if padded else dict(given)
+        return {"input_ids": inputs["input_ids"]} if is_padded else dict(inputs)
 
     def _tokens_of_open_clip(self, texts: list[str]) -> Tensor:
         context = int(getattr(self.module, "context_length", 77))
@@ -142,7 +142,7 @@ class TextTower:
             raise ModelError(
                 "The text {text!r} has {count} tokens, and the text tower of {name} reads "
                 "{context}. Shorten it.",
-                text=text if len(text) <= 60 else f"{text[:59]}…",
+                text=shorten(text, 60),
                 count=count,
                 context=context,
                 name=self.name,

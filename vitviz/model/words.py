@@ -40,10 +40,10 @@ def describe_templates(templates: Sequence[str]) -> Message | str:
     """Return a note on the templates for the provenance line; "" for phrases as they are."""
     if [*templates] in ([], ["{}"]):
         return ""
-    listed = ", ".join(f'"{each}"' for each in templates)
+    quoted = ", ".join(f'"{each}"' for each in templates)
     if len(templates) == 1:
-        return Message(", template {template}", template=listed)
-    return Message(", mean of the templates {templates}", templates=listed)
+        return Message(", template {template}", template=quoted)
+    return Message(", mean of the templates {templates}", templates=quoted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +155,8 @@ class Words:
             with open(path, "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
             with ZipFile(path) as archive:  # a small file can unpack to any size
-                unpacked = sum(entry.file_size for entry in archive.infolist())
-            _check_size(name, unpacked)
+                size = sum(entry.file_size for entry in archive.infolist())
+            _check_size(name, size)
             with np.load(path, allow_pickle=False) as arrays:
                 fields = {key: np.asarray(values) for key, values in arrays.items()}
         except ModelError:

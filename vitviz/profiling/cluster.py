@@ -22,9 +22,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from ..common.language import reason_of
 from ..model import Model
 from ..model.devices import use_threads
-from .entries import Entry, ProfileError, first_line, with_absolute_paths
+from .entries import Entry, ProfileError, with_absolute_paths
 
 #: What is called as measure(model, entries, progress=..., **settings) for each piece.
 Measure = Callable[..., Any]
@@ -55,14 +56,14 @@ def measure_in_processes(
     ProfileError
         When a process exits by itself, or three processes at the same piece are killed.
     """
-    packed = cloudpickle.dumps((measure, model, settings))  # also of classes in a notebook
-    waiting, killed = deque(pieces), Counter[int]()
+    payload = cloudpickle.dumps((measure, model, settings))  # also of classes in a notebook
+    queue, deaths = deque(pieces), Counter[int]()
     busy: dict[Connection, tuple[BaseProcess, int]] = {}
     try:
-        while waiting or busy:
-            while waiting and len(busy) < workers:
+        while queue or busy:
+            while queue and len(busy) < workers:
                 connection, process = _start_worker(threads)
-                busy[connection] = process, waiting.popleft()
+                busy[connection] = process, queue.popleft()
             for connection in {*busy}.intersection(wait([*busy])):
                 process, number = busy[connection]
                 try:
@@ -70,21 +71,21 @@ def measure_in_processes(
                 except (EOFError, OSError):  # the process is dead
                     del busy[connection]
                     _end(connection, process)
-                    killed[number] += 1
-                    _check_killed(process.exitcode or 0, killed[number])
-                    waiting.appendleft(number)
+                    deaths[number] += 1
+                    _check_killed(process.exitcode or 0, deaths[number])
+                    queue.appendleft(number)
                     progress(number, 0)
                     continue
                 if message is None:  # the process has started
-                    _send(connection, pieces[number], packed)
+                    _send(connection, pieces[number], payload)
                 elif isinstance(message, int):
                     progress(number, message)
                 elif isinstance(message, Exception):
                     raise message
                 else:
                     yield number, message
-                    if waiting:
-                        busy[connection] = process, waiting.popleft()
+                    if queue:
+                        busy[connection] = process, queue.popleft()
                         _send(connection, pieces[busy[connection][1]])
                     else:
                         del busy[connection]
@@ -140,11 +141,11 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _send(connection: Connection, entries: Sequence[Entry], packed: bytes | None = None) -> None:
+def _send(connection: Connection, entries: Sequence[Entry], payload: bytes | None = None) -> None:
     """Send a piece to a waiting process, after the model if the process is new."""
     with suppress(OSError):  # the process is dead; the next `recv` notices
-        if packed is not None:
-            connection.send_bytes(packed)
+        if payload is not None:
+            connection.send_bytes(payload)
         connection.send(with_absolute_paths(entries))
 
 
@@ -226,21 +227,21 @@ def measure_on_ray(
         ) from error
     device = model.device.type
     with _connect(workers * threads):
-        packed = ray.put((cloudpickle.dumps(measure), _on_cpu(model), dict(settings)))
+        payload = ray.put((cloudpickle.dumps(measure), _on_cpu(model), dict(settings)))
         rows = [
             {"number": number, "entries": pickle.dumps(with_absolute_paths(some))}
             for number, some in pieces.items()
         ]
-        measured = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
-            fn_constructor_args=(packed, threads, device),
+            fn_constructor_args=(payload, threads, device),
             compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
             batch_size=1,
             num_cpus=threads,
             num_gpus=int(device == "cuda"),
         )
         try:
-            with _waiting_for_threads(measured.iter_rows()) as results:
+            with _waiting_for_threads(dataset.iter_rows()) as results:
                 for row in results:
                     number, piece = int(row["number"]), pickle.loads(row["piece"])
                     if isinstance(piece, Exception):
@@ -249,18 +250,18 @@ def measure_on_ray(
                     yield number, piece
         except ray.exceptions.RayError as error:
             raise ProfileError(
-                f"Ray could not measure all pictures: {first_line(error)}."
+                f"Ray could not measure all pictures: {reason_of(error)}."
             ) from error
 
 
 class _Actor:
     """An actor of Ray: holds the model and measures one piece after another."""
 
-    def __init__(self, packed: Any, threads: int, device: str) -> None:
+    def __init__(self, payload: Any, threads: int, device: str) -> None:
         import ray
 
         use_threads(threads)
-        measure, self.model, self.settings = ray.get(packed)
+        measure, self.model, self.settings = ray.get(payload)
         self.measure = cloudpickle.loads(measure)
         self.model.module.to(device)
 
@@ -287,7 +288,7 @@ def _connect(cpus: int) -> Iterator[None]:
     try:
         ray.init(**cluster, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray's errors share no base class
-        raise ProfileError(f"Ray cannot be started or reached: {first_line(error)}.") from error
+        raise ProfileError(f"Ray cannot be started or reached: {reason_of(error)}.") from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False  # the caller shows progress
     try:

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,12 +214,12 @@ class Comparison:
             for name in ("answer", "label")
         )
         same = None if "answers" in self.not_compared else float(np.mean(answer[0] == answer[1]))
-        known = (label != None).all(axis=0)  # noqa: E711, item by item
-        right = (answer == label)[:, known].astype(np.float64)
-        labelled = int(known.sum())
+        is_labelled = (label != None).all(axis=0)  # noqa: E711, item by item
+        right = (answer == label)[:, is_labelled].astype(np.float64)
+        count = int(is_labelled.sum())
         only = [int(((right[0] != right[1]) & (right[side] == 1)).sum()) for side in (0, 1)]
-        answers = Answers(self.pictures, same, labelled, None, None, None, only[0], only[1], None)
-        if not labelled:
+        answers = Answers(self.pictures, same, count, None, None, None, only[0], only[1], None)
+        if not count:
             return answers
         difference = Moments.of(right[1] - right[0])
         from scipy.stats import binomtest  # late: slow to import
@@ -230,7 +229,7 @@ class Comparison:
             answers,
             accuracy=(float(right[0].mean()), float(right[1].mean())),
             difference=float(difference.mean),
-            interval=(float(low), float(high)) if labelled > 1 else None,
+            interval=(float(low), float(high)) if count > 1 else None,
             p_value=float(binomtest(only[1], sum(only)).pvalue) if sum(only) else 1.0,
         )
 
@@ -412,11 +411,11 @@ def compare(
             )
             sides = []
             for one in (first, second):
-                labelled, why_not = number_labels(entries, one, asked=labels is not None)
-                if why_not is not None:
-                    notes.append(f"The labels of the pictures are left out: {why_not}")
-                sides.append(_Side(one, labelled))
-            with nullcontext() if out is None else hold_folder(Path(out)):
+                own_entries, why_unlabelled = number_labels(entries, one, strict=labels is not None)
+                if why_unlabelled is not None:
+                    notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
+                sides.append(_Side(one, own_entries))
+            with hold_folder(None if out is None else Path(out)):
                 comparison = _compare_models(*sides, batch_size=batch_size, progress=progress)
                 comparison.first.about["notes"] = [*dict.fromkeys(notes)]
                 for side in (comparison.first, comparison.second):
@@ -446,12 +445,12 @@ class _Side:
         )
 
     def add(self, piece: Piece) -> None:
-        measured = [why is None for why in piece.table["skipped"]]
+        is_measured = [why is None for why in piece.table["skipped"]]
         table = {
-            name: [value for value, is_in in zip(column, measured, strict=True) if is_in]
+            name: [value for value, is_in in zip(column, is_measured, strict=True) if is_in]
             for name, column in piece.table.items()
         }
-        self.parts.append((table, {name: rows[measured] for name, rows in piece.rows.items()}))
+        self.parts.append((table, {name: rows[is_measured] for name, rows in piece.rows.items()}))
         self.state = self.state.merge(piece.state)
         self.refusals |= piece.refusals
         self.proof_error = max(self.proof_error, piece.proof_error)
@@ -468,16 +467,17 @@ def _compare_models(
 ) -> Comparison:
     left_out: dict[str, str] = {}
     in_both: list[int] = []
-    summed, begun, total = None, time.monotonic(), len(first.entries)
-    for start in range(0, total, PIECE):
-        some = [*range(start, min(start + PIECE, total))]
+    total_hsic, start_time, count = None, time.monotonic(), len(first.entries)
+    for start in range(0, count, PIECE):
+        some = [*range(start, min(start + PIECE, count))]
 
-        def report(done: int, start: int = start) -> None:  # a picture counts half for each model
+        # A picture counts half for each model.
+        def report(pictures: int, start: int = start) -> None:
             if progress is not None:
-                progress(start + done // 2, total)
+                progress(start + pictures // 2, count)
 
-        def report_second(done: int, before: int = len(some)) -> None:
-            report(before + done)
+        def report_second(pictures: int, before: int = len(some)) -> None:
+            report(before + pictures)
 
         report(0)
         one = first.measure(some, batch_size, report)
@@ -492,19 +492,19 @@ def _compare_models(
             side.add(piece)
         in_both += by_both
         if one.grams is not None and other.grams is not None:
-            added = len(by_both) * hsic(np.concatenate([one.grams, other.grams]))
-            summed = added if summed is None else summed + added
+            share = len(by_both) * hsic(np.concatenate([one.grams, other.grams]))
+            total_hsic = share if total_hsic is None else total_hsic + share
     if progress is not None:
-        progress(total, total)
+        progress(count, count)
     if not in_both:
         why = next(iter(left_out.values()))
-        raise ProfileError(f"None of the {total} pictures could be measured with both: {why}")
-    seconds = time.monotonic() - begun
+        raise ProfileError(f"None of the {count} pictures could be measured with both: {why}")
+    seconds = time.monotonic() - start_time
     profiles = [side.profile(in_both, batch_size, seconds) for side in (first, second)]
     reasons = incompatibilities(*profiles)
-    if summed is None:
+    if total_hsic is None:
         reasons["cka"] = "CKA needs at least 4 pictures."
-    return Comparison(*profiles, left_out=left_out, hsic=summed, not_compared=reasons)
+    return Comparison(*profiles, left_out=left_out, hsic=total_hsic, not_compared=reasons)
 
 
 def _measured_by(numbers: Sequence[int], piece: Piece, left_out: dict[str, str]) -> list[int]:

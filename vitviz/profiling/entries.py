@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..common.files import printable
 from ..common.images import ImageError, open_image
-from ..common.language import MessageError
+from ..common.language import MessageError, reason_of, shorten
 from ..model.origin import picture_digest
 
 #: Endings of picture files: JPEG, PNG, other formats that are read, and HEIC, which is listed as
@@ -54,7 +54,7 @@ class NoPicturesError(ProfileError):
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpooledPicture:
     """The place of a picture or a prepared input in a spool file.
 
     Attributes
@@ -88,7 +88,7 @@ def spool_file() -> Iterator[BinaryIO]:
         yield file
 
 
-def spool_picture(picture: bytes | Image.Image | Tensor, file: BinaryIO) -> Spooled:
+def spool_picture(picture: bytes | Image.Image | Tensor, file: BinaryIO) -> SpooledPicture:
     """Append a picture to a spool file and return its place."""
     if isinstance(picture, Tensor):  # the pickle of a view would hold its whole batch
         picture = picture.detach().as_subclass(Tensor).cpu().clone()
@@ -98,7 +98,7 @@ def spool_picture(picture: bytes | Image.Image | Tensor, file: BinaryIO) -> Spoo
         picture.info = {} if transparency is None else {"transparency": transparency}
     start = file.tell()
     size = file.write(pickle.dumps(picture))
-    return Spooled(file.name, start, size, picture_digest(picture))
+    return SpooledPicture(file.name, start, size, picture_digest(picture))
 
 
 class ClassName(str):
@@ -137,7 +137,7 @@ class Entry:
     name : str
         Unique in its source: a path, or a shard's path, a colon and the place in the shard. Bytes
         of a path that are not UTF-8 are written as in "\\xff".
-    source : str, bytes, PIL.Image, Tensor or Spooled
+    source : str, bytes, PIL.Image, Tensor or SpooledPicture
         The file's path, the picture or prepared input itself, or its place in a spool file.
     place : tuple of int
         In a parquet file the row; for a packed sheet the row, the tile and the number of tiles; in
@@ -149,7 +149,7 @@ class Entry:
     """
 
     name: str
-    source: str | bytes | Image.Image | Tensor | Spooled
+    source: str | bytes | Image.Image | Tensor | SpooledPicture
     place: tuple[int, ...] = ()
     label: Label = None
     problem: str | None = None
@@ -157,7 +157,7 @@ class Entry:
     @property
     def digest(self) -> str:
         """`picture_digest` of a picture that is no file; "" for a file."""
-        if isinstance(self.source, Spooled):
+        if isinstance(self.source, SpooledPicture):
             return self.source.sha256
         return "" if isinstance(self.source, str) else picture_digest(self.source)
 
@@ -171,7 +171,7 @@ class Entry:
         """
         if self.problem is not None:
             raise ImageError(self.problem)
-        source = self.source.read() if isinstance(self.source, Spooled) else self.source
+        source = self.source.read() if isinstance(self.source, SpooledPicture) else self.source
         if isinstance(source, Tensor | Image.Image):
             return source, self.digest
         if isinstance(source, bytes):
@@ -186,14 +186,8 @@ class Entry:
         except ImageError:
             raise
         except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
-            why = getattr(error, "strerror", None) or first_line(error)
+            why = getattr(error, "strerror", None) or reason_of(error)
             raise ImageError(f"The picture {self.name} cannot be read: {why}.") from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, without a full stop."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200].rstrip(".")
 
 
 def with_absolute_paths(entries: Iterable[Entry]) -> list[Entry]:
@@ -256,7 +250,7 @@ def _open_parquet(path: str, stamp: tuple[int, ...] | None) -> Any:
         raise ProfileError(
             "{path} cannot be read as parquet: {error}.",
             path=printable(path),
-            error=first_line(error),
+            error=reason_of(error),
         ) from error
 
 
@@ -269,20 +263,20 @@ def picture_column(path: str) -> str:
         When there is none.
     """
     schema = parquet_file(path).schema_arrow
-    known = [name for name in COLUMNS if name in schema.names]
-    for name in known or schema.names:
+    usual = [name for name in COLUMNS if name in schema.names]
+    for name in usual or schema.names:
         kind = schema.field(name).type
         # Bytes in a column of any other name are pictures only in Hugging Face's form.
-        if _holds_bytes(kind) and (known or _has_bytes_field(kind)):
+        if _holds_bytes(kind) and (usual or _has_bytes_field(kind)):
             return str(name)
-    if not known:
+    if not usual:
         raise NoPicturesError(
             f"{printable(path)} has no column of pictures. Expected one of sheet, "
             f"{', '.join(COLUMNS)}; got {', '.join(schema.names)[:200]}."
         )
-    kind = _shorten(schema.field(known[0]).type)
+    kind = shorten(str(schema.field(usual[0]).type), 80)
     raise NoPicturesError(
-        f"The column {known[0]} of {printable(path)} holds {kind}. "
+        f"The column {usual[0]} of {printable(path)} holds {kind}. "
         "Expected the bytes of picture files, as binary or as a struct with bytes."
     )
 
@@ -305,11 +299,6 @@ def _holds_bytes(kind: Any) -> bool:
     )
 
 
-def _shorten(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 @lru_cache(_CACHED)
 def _row_group(path: str, number: int, column: str, stamp: tuple[int, ...] | None) -> Any:
     return parquet_file(path).read_row_group(number, columns=[column], use_threads=False)[column]
@@ -324,7 +313,7 @@ def _cell(path: str, row: int, column: str) -> bytes:
             cell = _row_group(path, number, column, _stamp(path))[row - start].as_py()
             if isinstance(cell, dict):  # Hugging Face's form
                 if cell["bytes"] is None and cell.get("path"):
-                    place = _shorten(cell["path"])
+                    place = shorten(cell["path"], 80)
                     raise ImageError(f"The row holds no picture, only the path {place}.")
                 cell = cell["bytes"]
             return cell or b""

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,21 +14,20 @@ import numpy as np
 from ..common.files import assets, printable, replace_file
 from ..intervention import RANDOM_ORDERS, Removal
 from ..model import Model
-from .entries import Entry, ProfileError, Sample, Source, spool_file
-from .judging import IS_BETTER_HIGH, MAPS, PIECE, RANDOM, Judged, judge_piece
-from .labels import Labels, number_labels
+from .entries import Entry, ProfileError, Sample, Source
+from .judging import IS_BETTER_HIGH, MAPS, PIECE, RANDOM, Judgement, judge_piece
+from .labels import Labels
 from .measuring import COLUMNS
-from .pictures import list_pictures
 from .running import (
     Engine,
     Progress,
     check_same,
-    check_workers,
     complete_pieces,
-    describe_run,
     hold_folder,
+    open_list,
     prepare_folder,
     split_list,
+    unreadable_piece,
 )
 from .state import Moments
 
@@ -122,10 +120,8 @@ class Faithfulness:
             best = {True: "more is better", False: "less is better", None: "near 0 it changes"}
             is_better_high = IS_BETTER_HIGH[measure]
             lines.append(f"{measure} ({best[is_better_high]})")
-            ordered = sorted(
-                by_map.items(), key=lambda item: item[1][0], reverse=bool(is_better_high)
-            )
-            for name, (mean, low, upper, count) in ordered:
+            rows = sorted(by_map.items(), key=lambda item: item[1][0], reverse=bool(is_better_high))
+            for name, (mean, low, upper, count) in rows:
                 line = f"  {name:22} {mean:8.3f}  {low:8.3f} to {upper:8.3f}  {count:5} pictures"
                 if name != RANDOM and RANDOM in by_map:
                     better = self.is_better(measure, name, RANDOM)
@@ -200,10 +196,10 @@ def _by_map(names: Sequence[str], table: np.ndarray) -> dict[str, Interval]:
 
 
 def _by_pair(names: Sequence[str], table: np.ndarray) -> dict[str, dict[str, Interval]]:
-    found = {name: _by_map(names, rows) for name, rows in zip(names, table, strict=True)}
-    for name, others in found.items():
+    by_pair = {name: _by_map(names, rows) for name, rows in zip(names, table, strict=True)}
+    for name, others in by_pair.items():
         others.pop(name, None)
-    return {name: others for name, others in found.items() if others}
+    return {name: others for name, others in by_pair.items() if others}
 
 
 def faithfulness(
@@ -280,54 +276,44 @@ def faithfulness(
     """
     maps = list(MAPS if methods is None else methods)
     _check_settings(model, maps, baseline, steps, orders, batch_size)
-    check_workers(model, workers, engine)
-    notes: list[str] = []
-    with spool_file() as file:
-        spool = file if engine == "local" else None
-        entries = list_pictures(
-            pictures, labels=labels, limit=limit, seed=seed, notes=notes, spool=spool
-        )
-        entries, why_unlabelled = number_labels(entries, model, asked=labels is not None)
-        if why_unlabelled is not None:
-            notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
-        about = describe_run(model, entries, batch_size, ())
+    with open_list(
+        model,
+        pictures,
+        labels=labels,
+        limit=limit,
+        seed=seed,
+        batch_size=batch_size,
+        importance=(),
+        workers=workers,
+        engine=engine,
+        called=called,
+    ) as (entries, about, _):
         own = dict(maps=maps, removals=list(baseline), steps=steps, orders=orders, seed=seed)
         own["masks"] = None if masks is None else str(masks)
         if masks is not None and Path(masks).is_dir():  # workers may have another folder
             own["masks"] = os.path.abspath(masks)
-        about |= {"notes": notes, "limit": limit, "minibatch": PIECE, "settings": _SETTINGS, **own}
-        about |= {"workers": workers, "engine": engine}
-        if called:
-            about["source"] = called
-        about["threads"] = max(1, about["threads"] // max(1, workers))
+        about |= {"minibatch": PIECE, "settings": _SETTINGS, **own}
         folder = None if out is None else Path(out)
         if folder is not None and resume and (folder / "run.json").is_file():
-            found = load_faithfulness(folder)
-            check_same(folder, found.about, json.loads(json.dumps(about)))
-            return found
-        with nullcontext() if folder is None else hold_folder(folder):
+            earlier = load_faithfulness(folder)
+            check_same(folder, earlier.about, json.loads(json.dumps(about)))
+            return earlier
+        with hold_folder(folder):
             if folder is not None:
                 prepare_folder(folder, about, resume)
-            begun = time.monotonic()
-            pieces = split_list(entries, PIECE)
-            judged = complete_pieces(
+            start_time = time.monotonic()
+            read_pieces = complete_pieces(
                 judge_piece,
                 model,
                 {**own, "batch_size": batch_size},
-                pieces,
+                split_list(entries, PIECE),
                 about,
                 folder,
                 progress,
                 _read_piece,
             )
-            if folder is not None:
-                paths = sorted((folder / "pieces").glob("*.npz"))
-                judged = [
-                    _read_piece(path, some, about)
-                    for path, some in zip(paths, pieces.values(), strict=True)
-                ]
-            about["seconds"] = round(time.monotonic() - begun, 1)
-            result = _gather(about, judged)
+            about["seconds"] = round(time.monotonic() - start_time, 1)
+            result = _gather(about, [*read_pieces()])
             if folder is not None:
                 result.save(folder)
                 shutil.rmtree(folder / "pieces")
@@ -342,10 +328,10 @@ def _check_settings(
     orders: int,
     batch_size: int,
 ) -> None:
-    for names, known in ((maps, MAPS), (removals, get_args(Removal))):
+    for names, options in ((maps, MAPS), (removals, get_args(Removal))):
         for name in names:
-            if name not in known:
-                raise ProfileError(f"Expected one of {', '.join(known)}, got {name!r}.")
+            if name not in options:
+                raise ProfileError(f"Expected one of {', '.join(options)}, got {name!r}.")
     for name, number in (("step", steps), ("random order", orders), ("picture", batch_size)):
         if number < 1:
             raise ProfileError(f"Expected at least one {name}, got {number}.")
@@ -356,7 +342,7 @@ def _check_settings(
         )
 
 
-def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) -> Judged:
+def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) -> Judgement:
     """Read the piece of these pictures from a file.
 
     Raises
@@ -365,33 +351,28 @@ def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) 
         When the file is damaged, or holds other pictures.
     """
     try:
-        piece = Judged.from_bytes(path.read_bytes())
+        piece = Judgement.from_bytes(path.read_bytes())
         shape = len(entries), len(about["maps"]) + 1
-        whole = piece.table["picture"] == [entry.name for entry in entries] and all(
+        is_whole = piece.table["picture"] == [entry.name for entry in entries] and all(
             each.shape[:2] == shape for each in piece.values.values()
         )
     except Exception as error:  # a damaged archive or JSON raises nearly anything
-        whole, why = False, str(error)
-    else:
-        why = "it holds something else"
-    if not whole:
-        raise ProfileError(
-            f"{printable(path)} cannot be read: {why}. Delete this file; with --resume "
-            "(resume=True) its pictures are measured again."
-        )
+        raise unreadable_piece(path, error) from error
+    if not is_whole:
+        raise unreadable_piece(path)
     return piece
 
 
-def _gather(about: dict[str, Any], judged: Sequence[Judged]) -> Faithfulness:
-    table = {name: [each for piece in judged for each in piece.table[name]] for name in COLUMNS}
+def _gather(about: dict[str, Any], pieces: Sequence[Judgement]) -> Faithfulness:
+    table = {name: [each for piece in pieces for each in piece.table[name]] for name in COLUMNS}
     values = {
-        name: np.concatenate([piece.values[name] for piece in judged]) for name in judged[0].values
+        name: np.concatenate([piece.values[name] for piece in pieces]) for name in pieces[0].values
     }
     skipped = [why for why in table["skipped"] if why is not None]
     if len(skipped) == about["pictures"]:
         raise ProfileError(f"None of the {len(skipped)} pictures could be measured: {skipped[0]}")
     refusals: dict[str, str] = {}
-    for piece in judged:
+    for piece in pieces:
         refusals |= piece.refusals
     about |= {"skipped": len(skipped), "refused": refusals, "table": table}
     return summarise(about, values)
@@ -422,12 +403,12 @@ def load_faithfulness(name: str | os.PathLike[str]) -> Faithfulness:
             about = json.loads((place / "run.json").read_bytes())
             return summarise(about, values)
         parts = json.loads(place.read_bytes())
-        found = Faithfulness(
+        result = Faithfulness(
             parts["about"], parts["means"], parts["differences"], parts["agreement"], values
         )
-        found.table()  # fails if its parts do not fit together
+        result.table()  # fails if its parts do not fit together
     except Exception as error:  # a damaged archive or JSON raises nearly anything
         raise ProfileError(
             f"{printable(place)} holds no figures on maps that can be read: {error}."
         ) from error
-    return found
+    return result

@@ -71,7 +71,7 @@ def muting_values(
 def head_importance(
     model: Model,
     images: Sequence[Picture],
-    captured: Sequence[Activations],
+    batch: Sequence[Activations],
     values: Mapping[tuple[int, int], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mute each head in turn and measure how the model's answer changes.
@@ -91,19 +91,19 @@ def head_importance(
         (layer, head)
         for layer, info in enumerate(model.layers)
         for head in range(info.num_heads)
-        if not captured[0].layers[layer].refusal  # a layer that is not read is not muted either
+        if not batch[0].layers[layer].refusal  # a layer that is not read is not muted either
     ]
     shape = len(images), len(model.layers), max(layer.num_heads for layer in model.layers)
-    changed, lost = np.full(shape, np.nan), np.full(shape, np.nan)
-    before = _log_probabilities(model, np.array([acts.logits for acts in captured], np.float64))
+    changes, falls = np.full(shape, np.nan), np.full(shape, np.nan)
+    before = _log_probabilities(model, np.array([acts.logits for acts in batch], np.float64))
     answers, rows = before.argmax(axis=1), np.arange(len(images))
     for (layer, head), logits in zip(
         pairs, muted_answers(model, images, pairs, values), strict=True
     ):
         after = _log_probabilities(model, logits)
-        changed[:, layer, head] = after.argmax(axis=1) != answers
-        lost[:, layer, head] = before[rows, answers] - after[rows, answers]
-    return changed, lost
+        changes[:, layer, head] = after.argmax(axis=1) != answers
+        falls[:, layer, head] = before[rows, answers] - after[rows, answers]
+    return changes, falls
 
 
 def _log_probabilities(model: Model, logits: np.ndarray) -> np.ndarray:
@@ -134,12 +134,12 @@ class Heads:
     refusals: dict[str, str] = field(default_factory=dict)
 
 
-def measure_heads(captured: Sequence[Activations], outliers: Sequence[np.ndarray]) -> Heads:
+def measure_heads(batch: Sequence[Activations], outliers: Sequence[np.ndarray]) -> Heads:
     """Measure the heads of a batch.
 
     Parameters
     ----------
-    captured : captures of one batch
+    batch : captures of one batch
     outliers : by layer, ndarray of bool of shape (P, T)
         Whether each of the layer's input tokens is an outlier.
 
@@ -155,30 +155,30 @@ def measure_heads(captured: Sequence[Activations], outliers: Sequence[np.ndarray
     ----------
     Park et al., "What Do Self-Supervised Vision Transformers Learn?" (ICLR 2023), section 2.
     """
-    layers, pictures = captured[0].layers, len(captured)
+    layers, pictures = batch[0].layers, len(batch)
     shape = pictures, len(layers), max(layer.num_heads for layer in layers)
-    measured = Heads({name: np.full(shape, np.nan) for name in MEASURES})
-    batch = captured[0].batch
-    together = None if batch is None else batch.attention_layers()
+    heads = Heads({name: np.full(shape, np.nan) for name in MEASURES})
+    own_batch = batch[0].batch
+    row_blocks = None if own_batch is None else own_batch.attention_layers()
     for number, layer in enumerate(layers):
-        if together is not None:
+        if row_blocks is not None:
             try:
-                blocks = together.row_blocks(number)
-                _measure_blocks(measured, layer, number, slice(pictures), blocks, outliers[number])
+                blocks = row_blocks.row_blocks(number)
+                _measure_blocks(heads, layer, number, slice(pictures), blocks, outliers[number])
                 continue
             except ModelError:  # one of the pictures fails: measure them one by one
                 pass
-        for place, acts in enumerate(captured):
+        for place, acts in enumerate(batch):
             try:
-                _measure_picture(measured, acts, number, place, outliers[number])
+                _measure_picture(heads, acts, number, place, outliers[number])
             except ModelError as error:
                 if layer.kind != "mixing":
-                    measured.refusals[layer.name] = str(error)
-    return measured
+                    heads.refusals[layer.name] = str(error)
+    return heads
 
 
 def _measure_picture(
-    measured: Heads, acts: Activations, number: int, place: int, outliers: np.ndarray
+    results: Heads, acts: Activations, number: int, place: int, outliers: np.ndarray
 ) -> None:
     """Measure one layer of one picture, for any kind of attention."""
     layer = acts.layers[number]
@@ -189,7 +189,7 @@ def _measure_picture(
         parts = np.split(attention, [len(layer.prefix)], axis=2)
         shares = np.stack([part.sum(axis=2) for part in parts], axis=1)
         block: Block = slice(0, heads), slice(0, tokens), None, attention, shares
-        _measure_blocks(measured, layer, number, some, [block], outliers[some])
+        _measure_blocks(results, layer, number, some, [block], outliers[some])
         return
     windows = acts.attention_by_window(number)  # (W, h, n, m)
     is_query = acts.layout(number).queries >= 0  # not padding
@@ -197,12 +197,12 @@ def _measure_picture(
         is_query[:] = True
     rows = windows.swapaxes(1, 2)[is_query].swapaxes(0, 1)  # (h, queries, m)
     heads = slice(0, layer.num_heads)
-    measured.values["distance"][place, number, heads] = windowed_distance(acts, layer=number)
-    measured.values["entropy"][place, number, heads] = _row_entropy(rows).mean(axis=1)
+    results.values["distance"][place, number, heads] = windowed_distance(acts, layer=number)
+    results.values["entropy"][place, number, heads] = _row_entropy(rows).mean(axis=1)
 
 
 def _measure_blocks(
-    measured: Heads,
+    results: Heads,
     layer: Layer,
     number: int,
     some: slice,
@@ -211,18 +211,18 @@ def _measure_blocks(
 ) -> None:
     """Measure one layer of the pictures `some`, from blocks of its attention."""
     heads, prefix, pictures = layer.num_heads, len(layer.prefix), len(outliers)
-    tokens = prefix + layer.query_grid[0] * layer.query_grid[1]
-    known = outliers.shape[1] == tokens  # False where the layer first makes its grid smaller
-    outliers = outliers if known else np.zeros((pictures, tokens), bool)
+    tokens = layer.num_tokens
+    has_outliers = outliers.shape[1] == tokens  # False where the layer first makes its grid smaller
+    outliers = outliers if has_outliers else np.zeros((pictures, tokens), bool)
     pixels = np.pad(patch_distances(layer.query_grid, layer.patch_size, np.float32), (prefix, 0))
     count = pictures * heads
     outlier_keys = np.repeat(np.float32(outliers), heads, axis=0)[:, None]  # (H, 1, T)
     by_query = np.zeros((6, count, tokens), np.float32)
     far, bits, own, on_prefix, on_patches, on_outliers = by_query
-    received = np.zeros((count, tokens))
+    on_keys = np.zeros((count, tokens))
     cls = layer.prefix.index("cls") if "cls" in layer.prefix else tokens
     from_cls = np.zeros((count, tokens))
-    summed = np.zeros((heads, tokens, tokens), np.float32)
+    attention = np.zeros((heads, tokens, tokens), np.float32)
     row_counts = np.zeros((heads, tokens))
     for which, rows, scores, block, shares in blocks:
         here = which, rows
@@ -231,40 +231,40 @@ def _measure_blocks(
         own[here] = np.diagonal(block[:, :, rows], axis1=1, axis2=2)
         on_prefix[here], on_patches[here] = shares.swapaxes(0, 1)
         on_outliers[here] = np.vecdot(block, outlier_keys[which])
-        received[which] += block.sum(axis=1)
+        on_keys[which] += block.sum(axis=1)
         first, last, _ = rows.indices(tokens)
         if first <= cls < last:
             from_cls[which] = block[:, cls - first]
         mass = on_patches[here]
-        attending = attends(mass)
-        share = np.divide(1, mass, out=np.zeros_like(mass), where=attending)
+        is_attending = attends(mass)
+        share = np.divide(1, mass, out=np.zeros_like(mass), where=is_attending)
         for place, head in enumerate(range(*which.indices(count))):
-            summed[head % heads, rows] += block[place] * share[place][:, None]
-            row_counts[head % heads, rows] += attending[place]
+            attention[head % heads, rows] += block[place] * share[place][:, None]
+            row_counts[head % heads, rows] += is_attending[place]
     far, own, on_prefix, on_patches, on_outliers = (
         values[:, prefix:] for values in (far, own, on_prefix, on_patches, on_outliers)
     )
     entropy, nothing = bits.mean(axis=1, dtype=np.float64), np.full(count, np.nan)
-    results: dict[str, np.ndarray] = {
+    measures: dict[str, np.ndarray] = {
         "distance": mean_distance(far, on_patches),
         "distance_paper": far.mean(axis=1, dtype=np.float64),
         "entropy": entropy,
         "prefix_mass": on_prefix.mean(axis=1, dtype=np.float64),
         "self_mass": own.mean(axis=1, dtype=np.float64),
-        "outlier_mass": on_outliers.mean(axis=1, dtype=np.float64) if known else nothing,
-        "mutual_information": _mutual_information(received / tokens, entropy),
+        "outlier_mass": on_outliers.mean(axis=1, dtype=np.float64) if has_outliers else nothing,
+        "mutual_information": _mutual_information(on_keys / tokens, entropy),
     }
-    for name, values in results.items():
-        measured.values[name][some, number, :heads] = values.reshape(pictures, heads)
+    for name, values in measures.items():
+        results.values[name][some, number, :heads] = values.reshape(pictures, heads)
     sums, pairs = _sum_by_offset(
-        summed[:, prefix:, prefix:], row_counts[:, prefix:], layer.query_grid
+        attention[:, prefix:, prefix:], row_counts[:, prefix:], layer.query_grid
     )
-    before = measured.offsets.get(number, (0, 0))
-    measured.offsets[number] = before[0] + sums, before[1] + pairs
+    before = results.offsets.get(number, (0, 0))
+    results.offsets[number] = before[0] + sums, before[1] + pairs
     if cls < tokens:
         maps = from_cls[:, prefix:].reshape(pictures, heads, *layer.query_grid).sum(axis=0)
-        summed_maps, of = measured.from_cls.get(number, (0, 0))
-        measured.from_cls[number] = summed_maps + maps, of + pictures
+        earlier_maps, of = results.from_cls.get(number, (0, 0))
+        results.from_cls[number] = earlier_maps + maps, of + pictures
 
 
 def _sum_by_offset(
@@ -285,15 +285,15 @@ def _row_entropy(block: np.ndarray) -> np.ndarray:
     return bits
 
 
-def _mutual_information(received: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+def _mutual_information(on_keys: np.ndarray, entropy: np.ndarray) -> np.ndarray:
     """Return the mutual information (H,) of queries, all equally likely, and their keys.
 
     It is divided by the geometric mean of both entropies.
     """
-    tokens = received.shape[1]
-    logarithm = np.log2(np.maximum(received, np.finfo(np.float64).tiny))
-    key_entropy = -np.vecdot(received, logarithm)
-    shared = np.maximum(key_entropy - entropy, 0)  # rounding may go below 0
+    tokens = on_keys.shape[1]
+    logarithm = np.log2(np.maximum(on_keys, np.finfo(np.float64).tiny))
+    key_entropy = -np.vecdot(on_keys, logarithm)
+    gain = np.maximum(key_entropy - entropy, 0)  # rounding may go below 0
     scale = np.sqrt(np.maximum(key_entropy, 0) * np.log2(tokens))
-    information: np.ndarray = np.divide(shared, scale, out=np.zeros_like(shared), where=scale > 0)
+    information: np.ndarray = np.divide(gain, scale, out=np.zeros_like(gain), where=scale > 0)
     return information

@@ -44,7 +44,7 @@ IS_BETTER_HIGH: Mapping[str, bool | None] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class Judgement:
     """Measures of the maps on some pictures.
 
     Attributes
@@ -69,7 +69,7 @@ class Judged:
         return file.getvalue()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Judged":
+    def from_bytes(cls, data: bytes) -> "Judgement":
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             values = dict(file)
         return cls(values=values, **json.loads(str(values.pop("about"))))
@@ -87,7 +87,7 @@ def judge_piece(
     seed: int,
     batch_size: int,
     progress: Callable[[int], object] | None = None,
-) -> Judged:
+) -> Judgement:
     """Judge maps on one piece; the parameters are those of `faithfulness`."""
     names = [*maps, RANDOM]
     measures = [f"{kind}_{removal}" for removal in removals for kind in ("deletion", "insertion")]
@@ -99,8 +99,8 @@ def judge_piece(
     table["picture"] = [entry.name for entry in entries]
     table["label"] = [entry.label for entry in entries]
     refusals: dict[str, str] = {}
-    shuffled = shuffle_weights(model, seed)
-    drawn = random_orders(model.layers[0].query_grid, orders, seed)
+    random_model = shuffle_weights(model, seed)
+    order_maps = random_orders(model.layers[0].query_grid, orders, seed)
     for place, entry in enumerate(entries):
         try:
             image, table["sha256"][place] = entry.read()
@@ -114,14 +114,16 @@ def judge_piece(
         table["answer"][place] = answer
         table["confidence"][place] = float(acts.probabilities[answer])
         here = {name: each[place] for name, each in values.items()}
-        shown = _judge_maps(model, shuffled, acts, image, maps, (answer, other), here, refusals)
-        columns = [names.index(name) for name in shown]
+        own_maps = _judge_maps(
+            model, random_model, acts, image, maps, (answer, other), here, refusals
+        )
+        columns = [names.index(name) for name in own_maps]
         for removal in removals:
             try:
                 areas = removal_areas(
                     model,
                     image,
-                    [*shown.values(), *drawn],
+                    [*own_maps.values(), *order_maps],
                     answer,
                     steps=steps,
                     removal=removal,
@@ -135,18 +137,18 @@ def judge_piece(
                 here[f"{kind}_{removal}"][-1] = of_maps[len(columns) :].mean()
         inside = None if masks is None else patches_inside(entry, masks, acts, image)
         if inside is not None and inside.any() and not inside.all():
-            for column, map_ in zip(columns, shown.values(), strict=True):
+            for column, map_ in zip(columns, own_maps.values(), strict=True):
                 here["pointing"][column] = inside.flat[map_.argmax()]
                 here["overlap"][column] = area_under_roc(map_, inside)
             here["pointing"][-1], here["overlap"][-1] = inside.mean(), 0.5
         if progress is not None:
             progress(place + 1)
-    return Judged(table, values, refusals)
+    return Judgement(table, values, refusals)
 
 
 def _judge_maps(
     model: Model,
-    shuffled: Model,
+    random_model: Model,
     acts: Activations,
     image: Picture,
     maps: Sequence[str],
@@ -159,25 +161,25 @@ def _judge_maps(
     `classes` are the answer and another class.
     """
     answer, other = classes
-    plain = capture(shuffled, image)
-    found: dict[str, np.ndarray] = {}
+    plain = capture(random_model, image)
+    result: dict[str, np.ndarray] = {}
     for column, name in enumerate(maps):
         try:
-            begun = time.perf_counter()
+            start_time = time.perf_counter()
             map_ = draw_map(model, acts, image, name, answer)
-            values["seconds"][column] = time.perf_counter() - begun
-            found[name] = map_
+            values["seconds"][column] = time.perf_counter() - start_time
+            result[name] = map_
             of_other = draw_map(model, acts, image, name, other)
             values["other_class"][column] = rank_correlation(map_, of_other)
-            without = draw_map(shuffled, plain, image, name, answer)
+            without = draw_map(random_model, plain, image, name, answer)
             values["random_weights"][column] = rank_correlation(map_, without)
         except ModelError as error:
             refusals[name] = str(error)
     for row, one in enumerate(maps):
         for column, two in enumerate(maps):
-            if one in found and two in found:
-                values["agreement"][row, column] = rank_correlation(found[one], found[two])
-    return found
+            if one in result and two in result:
+                values["agreement"][row, column] = rank_correlation(result[one], result[two])
+    return result
 
 
 def random_orders(grid: tuple[int, int], count: int, seed: int) -> list[np.ndarray]:
@@ -192,8 +194,8 @@ def draw_map(model: Model, acts: Activations, image: Picture, name: str, target:
         return METHODS[name](model, image, target)
     prefix = acts.num_prefix_tokens  # refuses where layers differ in their tokens
     if name == "rollout":
-        rolled = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
-        return np.asarray(rolled, np.float64)[-np.prod(acts.grid) :].reshape(acts.grid)
+        shares = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
+        return np.asarray(shares, np.float64)[-np.prod(acts.grid) :].reshape(acts.grid)
     *_, last = acts.attention_layers()
     rows = last.mean(axis=0)  # (tokens, tokens)
     row = rows[prefix:].mean(axis=0) if "patches" in acts.read_tokens else rows[0]
@@ -219,12 +221,11 @@ def shuffle_weights(model: Model, seed: int) -> Model:
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Return Spearman's rank correlation of two maps; NaN where one of them is constant."""
-    from scipy.stats import rankdata  # late: slow to import
+    from scipy.stats import spearmanr  # late: slow to import
 
-    ranks = [rankdata(map_.ravel()) for map_ in (one, other)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
+    if np.ptp(one) == 0 or np.ptp(other) == 0:  # scipy would warn
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(spearmanr(one, other, axis=None).statistic)
 
 
 def area_under_roc(map_: np.ndarray, inside: np.ndarray) -> float:
@@ -232,11 +233,10 @@ def area_under_roc(map_: np.ndarray, inside: np.ndarray) -> float:
 
     Equal values count as half.
     """
-    from scipy.stats import rankdata
+    from scipy.stats import mannwhitneyu  # late: slow to import
 
-    ranks, within = rankdata(map_.ravel()), inside.ravel()
-    count, rest = within.sum(), (~within).sum()
-    return float((ranks[within].sum() - count * (count + 1) / 2) / (count * rest))
+    pairs = mannwhitneyu(map_[inside], map_[~inside], method="asymptotic").statistic
+    return float(pairs / (inside.sum() * (~inside).sum()))
 
 
 def patches_inside(

@@ -50,20 +50,20 @@ def label_entries(entries: list[Entry], labels: Labels, folders: Iterable[str]) 
         path = fspath(labels)
         if os.path.isdir(path):
             return _label_by_folder(entries, path)
-        assigned = _Lookup(entries, [*folders, os.path.dirname(path)]).read(path)
+        readings = _Lookup(entries, [*folders, os.path.dirname(path)]).read(path)
     elif isinstance(labels, Mapping):
         lookup = _Lookup(entries, folders)
-        assigned = lookup.assign((f"the key {key}", key, (value,)) for key, value in labels.items())
+        readings = lookup.assign((f"the key {key}", key, (value,)) for key, value in labels.items())
     else:
-        assigned = dict(enumerate((label,) for label in labels))
-        if len(assigned) != len(entries):
-            raise ProfileError(f"Expected {len(entries)} labels, got {len(assigned)}.")
-    missing = next((number for number in range(len(entries)) if number not in assigned), None)
-    if missing is not None:
-        raise ProfileError(f"The labels lack one for {entries[missing].name}.")
+        readings = dict(enumerate((label,) for label in labels))
+        if len(readings) != len(entries):
+            raise ProfileError(f"Expected {len(entries)} labels, got {len(readings)}.")
+    gap = next((number for number in range(len(entries)) if number not in readings), None)
+    if gap is not None:
+        raise ProfileError(f"The labels lack one for {entries[gap].name}.")
     result = []
     for number, entry in enumerate(entries):
-        values = [parse_label(value) for value in assigned[number]]
+        values = [parse_label(value) for value in readings[number]]
         several = len({*values}) > 1
         result.append(replace(entry, label=tuple(map(_text, values)) if several else values[0]))
     widths = {len(e.label) for e in result if isinstance(e.label, tuple)}
@@ -223,7 +223,7 @@ class _Lookup:
         ProfileError
             When a name means several pictures, or a picture has several labels.
         """
-        assigned: dict[int, tuple[tuple[Any, ...], str]] = {}
+        readings: dict[int, tuple[tuple[Any, ...], str]] = {}
         for where, name, values in labels:
             numbers = self.find(str(name), stem=stem)
             if len(numbers) > 1:
@@ -233,13 +233,13 @@ class _Lookup:
                     f"{other}. Give longer paths."
                 )
             for number in numbers:
-                before, place = assigned.setdefault(number, (values, where))
+                before, place = readings.setdefault(number, (values, where))
                 if before != values:
                     raise ProfileError(
                         f"{self.entries[number].name} has two labels: {before[0]} in {place}, and "
                         f"{values[0]} in {where}."
                     )
-        return {number: values for number, (values, _) in assigned.items()}
+        return {number: values for number, (values, _) in readings.items()}
 
     def _best_column(self, tables: Sequence[list[Row]], stem: bool) -> tuple[list[Row], int, int]:
         """Return the table and column with the most names of pictures, and their count."""
@@ -343,24 +343,24 @@ def _index(keys: Iterable[str]) -> dict[str, list[int]]:
 
 
 def number_labels(
-    entries: Sequence[Entry], model: Model, *, asked: bool
+    entries: Sequence[Entry], model: Model, *, strict: bool
 ) -> tuple[list[Entry], str | None]:
     """Return the entries with class numbers of the model as labels, and None or a reason.
 
     If a label is no class of the model, or may mean two, all labels are dropped and the reason is
-    returned; for labels that the user asked for (`asked`) it is raised instead.
+    returned, or raised if `strict`, as for labels that the user gave.
 
     Raises
     ------
     ProfileError
-        When labels were `asked` for and do not fit the model, or it does not choose one class.
+        When `strict` labels do not fit the model, or it does not choose one class.
     """
     if not model.has_one_answer and any(entry.label is not None for entry in entries):
         why = (
             f"{model.name} answers with {model.answers}, so one label per picture gives no "
             "accuracy. Leave out the labels."
         )
-        if asked and model.num_classes:
+        if strict and model.num_classes:
             raise ProfileError(why)
         return [replace(entry, label=None) for entry in entries], why
     readings = max((len(e.label) for e in entries if isinstance(e.label, tuple)), default=1)
@@ -392,7 +392,7 @@ def number_labels(
             "matched. Give their names: --classes FILE, or labels= of load_model."
         )
         return [replace(entry, label=None) for entry in entries], why
-    if asked:
+    if strict:
         raise reason
     return [replace(entry, label=None) for entry in entries], str(reason)
 
@@ -426,16 +426,16 @@ def _class_numbers(
             return {label} if 0 <= label < count else set()
         return {number for way in ways for number in way(label)}
 
-    known: dict[object, list[int]] = {}
+    numbers_of: dict[object, list[int]] = {}
     result: list[int | None] = []
     for entry, label in zip(entries, labels, strict=True):
         if label is None or label == "":
             result.append(None)
             continue
         key = label, getattr(label, "number", None)  # two classes of a file may share a name
-        if key not in known:
-            known[key] = sorted(meanings(label))
-        numbers = known[key]
+        if key not in numbers_of:
+            numbers_of[key] = sorted(meanings(label))
+        numbers = numbers_of[key]
         if not numbers:
             raise ProfileError(
                 f"The label {label} of {entry.name} is none of the {count} classes of {model.name}."

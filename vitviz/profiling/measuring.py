@@ -124,51 +124,51 @@ def measure_piece(
     refusals: dict[str, str] = {}
     state, proof_error = State(), 0.0
     features: Sequence[np.ndarray] = ()  # by depth: (pictures, tokens * D)
-    held = 0  # pictures in `features` so far
+    count = 0  # pictures in `features` so far
     for start in range(0, len(entries), batch_size):
         end = min(start + batch_size, len(entries))
         places, images = _read_batch(entries, range(start, end), table)
-        captured, accepted = [], []
-        batch = captures(model, images, batch_size=max(1, len(images)))
-        for place, image, acts in zip([*places], images, batch, strict=True):
+        batch, inputs = [], []
+        stream = captures(model, images, batch_size=max(1, len(images)))
+        for place, image, acts in zip([*places], images, stream, strict=True):
             try:
                 check_finite(model, acts)
-                captured.append(acts)
-                accepted.append(image)
+                batch.append(acts)
+                inputs.append(image)
             except ModelError as error:
                 table["skipped"][place] = str(error)
                 places.remove(place)
-        if not captured:
+        if not batch:
             continue
-        norms = [_token_norms(captured, depth) for depth in range(captured[0].depth + 1)]
-        heads = measure_heads(captured, [outliers for _, _, outliers in norms])
+        norms = [_token_norms(batch, depth) for depth in range(batch[0].depth + 1)]
+        heads = measure_heads(batch, [outliers for _, _, outliers in norms])
         refusals |= heads.refusals
         for name in BY_PICTURE:
             rows[name][places] = heads.values[name]
-        if captured[0].batch is not None:
-            proof_error = max(proof_error, captured[0].batch.proof_error)
-        answers = _sum_answers(captured, places, table) if model.has_one_answer else State()
-        for more in (_sum_heads(heads), _sum_tokens(captured, norms), answers):
+        if batch[0].batch is not None:
+            proof_error = max(proof_error, batch[0].batch.proof_error)
+        answers = _sum_answers(batch, places, table) if model.has_one_answer else State()
+        for more in (_sum_heads(heads), _sum_tokens(batch, norms), answers):
             state = state.merge(more)
         if sinks:
-            state = state.merge(_count_sinks(model, captured, refusals))
+            state = state.merge(_count_sinks(model, batch, refusals))
         for kind, values in muting.items():
-            changed, lost = map(Moments.of, head_importance(model, accepted, captured, values))
-            moments = {f"importance/{kind}/changed": changed, f"importance/{kind}/lost": lost}
+            changes, falls = map(Moments.of, head_importance(model, inputs, batch, values))
+            moments = {f"importance/{kind}/changed": changes, f"importance/{kind}/lost": falls}
             state = state.merge(State(moments))
         if not features:
-            sizes = [captured[0].tokens(depth).size for depth in range(captured[0].depth + 1)]
+            sizes = [batch[0].tokens(depth).size for depth in range(batch[0].depth + 1)]
             features = _feature_tables(sizes, len(entries))
-        for acts in captured:
+        for acts in batch:
             for depth, rows_at in enumerate(features):
-                rows_at[held] = acts.tokens(depth).ravel()
-            held += 1
+                rows_at[count] = acts.tokens(depth).ravel()
+            count += 1
         if progress is not None:
             progress(end)
     grams = None
-    if held >= 4:  # the unbiased HSIC needs four pictures
-        grams = np.stack([gram(each[:held]) for each in features])
-        state = state.merge(State({}, {"hsic": held * hsic(grams)}))
+    if count >= 4:  # the unbiased HSIC needs four pictures
+        grams = np.stack([gram(each[:count]) for each in features])
+        state = state.merge(State({}, {"hsic": count * hsic(grams)}))
     return Piece(state, table, rows, refusals, proof_error, grams if keep_grams else None)
 
 
@@ -196,10 +196,10 @@ def _feature_tables(sizes: Sequence[int], pictures: int) -> Sequence[np.ndarray]
     return tables
 
 
-def _token_norms(captured: Sequence[Activations], depth: int) -> tuple[np.ndarray, int, np.ndarray]:
+def _token_norms(batch: Sequence[Activations], depth: int) -> tuple[np.ndarray, int, np.ndarray]:
     """Return the token norms (P, T), the number of prefix tokens, and the outliers (P, T)."""
-    rows, cols = captured[0].layers[max(0, depth - 1)].query_grid
-    norms = np.stack([np.linalg.norm(acts.tokens(depth), axis=1) for acts in captured])
+    rows, cols = batch[0].layers[max(0, depth - 1)].query_grid
+    norms = np.stack([np.linalg.norm(acts.tokens(depth), axis=1) for acts in batch])
     tokens = norms.shape[1]
     prefix = tokens - rows * cols if tokens >= rows * cols else tokens  # no patches at this depth
     outliers = np.zeros(norms.shape, bool)
@@ -219,28 +219,28 @@ def _sum_heads(heads: Heads) -> State:
     return State(moments, sums)
 
 
-def _count_sinks(model: Model, captured: Sequence[Activations], refusals: dict[str, str]) -> State:
+def _count_sinks(model: Model, batch: Sequence[Activations], refusals: dict[str, str]) -> State:
     """Count by layer the pictures with a no-op sink, those with a broadcast, and all of them.
 
     Write into `refusals` why they cannot be told in a layer.
     """
     counts = np.zeros((len(SINKS), len(model.layers)))
-    for layer, described in enumerate(model.layers):
-        for acts in captured:
+    for layer, info in enumerate(model.layers):
+        for acts in batch:
             try:
-                found = acts.sinks(model, layer)
+                sinks = acts.sinks(model, layer)
             except ModelError as error:
-                refusals[f"{described.name}, sinks"] = str(error)
+                refusals[f"{info.name}, sinks"] = str(error)
                 continue
-            counts[:, layer] += bool(found.no_ops), bool(found.broadcasts), 1
+            counts[:, layer] += bool(sinks.no_ops), bool(sinks.broadcasts), 1
     return State({}, {"sinks": counts})
 
 
 def _sum_tokens(
-    captured: Sequence[Activations], norms: Sequence[tuple[np.ndarray, int, np.ndarray]]
+    batch: Sequence[Activations], norms: Sequence[tuple[np.ndarray, int, np.ndarray]]
 ) -> State:
     counts = np.zeros((2, len(norms), len(NORM_BINS) - 1))  # prefix tokens; patches
-    shares = np.full((len(captured), len(norms)), np.nan)
+    shares = np.full((len(batch), len(norms)), np.nan)
     for depth, (lengths, prefix, outliers) in enumerate(norms):
         inside = np.clip(lengths, NORM_BINS[0], NORM_BINS[-1])
         for part, some in enumerate((inside[:, :prefix], inside[:, prefix:])):
@@ -252,11 +252,11 @@ def _sum_tokens(
     for branch in ("attention", "mlp"):
         ratios = [
             [_skip_ratio(acts, layer, prefixes, branch) for layer in range(acts.depth)]
-            for acts in captured
+            for acts in batch
         ]
         moments[f"skip_{branch}"] = Moments.of(ratios)
     moments["tokens"] = Moments.of_vectors(
-        np.concatenate([_last_tokens(acts)[prefixes[-1] :] for acts in captured])
+        np.concatenate([_last_tokens(acts)[prefixes[-1] :] for acts in batch])
     )
     return State(moments, {"norms": counts})
 
@@ -284,10 +284,13 @@ def _skip_ratio(acts: Activations, layer: int, prefixes: Sequence[int], branch: 
     into, out = (before, middle) if branch == "attention" else (middle, after)
     if into.shape != out.shape:
         return ratio
-    added = np.linalg.norm(out - into, axis=1)
-    length = np.linalg.norm(into, axis=1)
-    known = added > 4 * np.finfo(np.float32).eps * length  # below that, `added` is rounding error
-    by_token = np.divide(length, added, out=np.full_like(added, np.nan), where=known)
+    branch_norm = np.linalg.norm(out - into, axis=1)
+    skip_norm = np.linalg.norm(into, axis=1)
+    # Below that, the branch's norm is rounding error.
+    is_exact = branch_norm > 4 * np.finfo(np.float32).eps * skip_norm
+    by_token = np.divide(
+        skip_norm, branch_norm, out=np.full_like(branch_norm, np.nan), where=is_exact
+    )
     for part, some in enumerate(np.split(by_token, [prefixes[layer + 1]])):
         if np.isfinite(some).any():
             ratio[part] = np.nanmean(some, dtype=np.float64)
@@ -295,12 +298,12 @@ def _skip_ratio(acts: Activations, layer: int, prefixes: Sequence[int], branch: 
 
 
 def _sum_answers(
-    captured: Sequence[Activations], places: Sequence[int], table: dict[str, list[Any]]
+    batch: Sequence[Activations], places: Sequence[int], table: dict[str, list[Any]]
 ) -> State:
     """Write answers and confidences into the table; return the sums of accuracy and calibration."""
     counts = {name: np.zeros(CONFIDENCE_BINS) for name in ("count", "confidence", "right")}
     top, loss = np.zeros(2), np.zeros(())
-    for place, acts in zip(places, captured, strict=True):
+    for place, acts in zip(places, batch, strict=True):
         shares = acts.probabilities
         assert shares is not None  # as there is one answer
         answer, label = int(shares.argmax()), table["label"][place]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..common.files import printable
 from ..common.images import is_photo
+from ..common.language import reason_of
 from ..model.memory import free_bytes
 from .entries import (
     SUFFIXES,
@@ -30,7 +31,6 @@ from .entries import (
     ProfileError,
     Sample,
     Source,
-    first_line,
     parquet_file,
     picture_column,
     spool_picture,
@@ -144,16 +144,16 @@ def list_pictures(
     single = (str, bytes, PathLike, Image.Image, Tensor, Mapping)
     if isinstance(pictures, (*single, list, tuple)):
         spool = None  # the caller's list keeps the pictures
-    listing, held = _Listing([] if notes is None else notes, spool), 0
+    listing, size = _Listing([] if notes is None else notes, spool), 0
     for item in [pictures] if isinstance(pictures, single) else pictures:
         for source, label in unpack(item):
             listing.add(source, label=label)
             if isinstance(source, Tensor) and spool is None:
-                held += source.nbytes
-        if held > _MEMORY_CHECK and held > free_bytes():  # as much again is in use already
+                size += source.nbytes
+        if size > _MEMORY_CHECK and size > free_bytes():  # as much again is in use already
             raise ProfileError(
                 f"The prepared inputs fill the memory: {len(listing.entries):,} take "
-                f"{held / 1e9:.1f} GB. Profile fewer at a time, and merge the profiles."
+                f"{size / 1e9:.1f} GB. Profile fewer at a time, and merge the profiles."
             )
     if spool is not None:
         spool.flush()
@@ -238,24 +238,24 @@ class _Listing:
         elif os.path.lexists(path):
             self._add_file(path, os.path.realpath(path), is_explicit=is_explicit)
         else:
-            matching = _expand(path)
-            if not matching:
+            matches = _expand(path)
+            if not matches:
                 raise ProfileError(f"There is no file {printable(path)}.")
-            for match in matching:
+            for match in matches:
                 self.add(match, is_explicit=False)
 
     def _walk(self, root: str) -> list[tuple[str, str]]:
         """Return the pictures and shards below a folder, by name, each with its resolved path."""
         paths: dict[str, str] = {}  # by resolved path
-        walked: set[str] = set()
+        visited: set[str] = set()
         folders, links = [root], list[str]()
         while folders or links:
             is_real = bool(folders)
             folder = folders.pop() if folders else links.pop()  # links last: real names win
             real = os.path.realpath(folder)
-            if real in walked:
+            if real in visited:
                 continue
-            walked.add(real)
+            visited.add(real)
             for each in self._scan(folder):
                 target = os.path.join(real, each.name)
                 if each.is_symlink():
@@ -356,8 +356,8 @@ class _Listing:
                     stem, ending = os.path.splitext(member.name)
                     if ending.lower() in SUFFIXES:
                         place = (member.offset_data, member.size)
-                        shown = f"{name}:{printable(member.name)}"
-                        pictures[_sample_key(member.name)].append(Entry(shown, path, place))
+                        entry_name = f"{name}:{printable(member.name)}"
+                        pictures[_sample_key(member.name)].append(Entry(entry_name, path, place))
                     elif ending in (".cls", ".json"):
                         label = self._tar_label(shard, member, name)
                         labels[stem] = labels.get(stem) if label is None else label
@@ -365,7 +365,7 @@ class _Listing:
                         labels.setdefault(stem, None)
         except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
             raise ProfileError(
-                f"{name} cannot be read as a tar file: {first_line(error)}."
+                f"{name} cannot be read as a tar file: {reason_of(error)}."
             ) from error
         for key, some in pictures.items():
             yield from self._sample_entries(len(name) + 1, key, some, labels)
@@ -401,7 +401,7 @@ class _Listing:
             data = json.loads(text)
             return parse_label(data.get("label")) if isinstance(data, dict) else None
         except (ValueError, RecursionError) as error:  # ProfileError is a ValueError
-            self.notes.append(f"The label {where} is left out: {first_line(error)}.")
+            self.notes.append(f"The label {where} is left out: {reason_of(error)}.")
             return None
 
 
@@ -454,7 +454,7 @@ def _read_column(path: str, name: str) -> list[Any]:
         values: list[Any] = parquet_file(path).read([name], use_threads=False)[name].to_pylist()
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise ProfileError(
-            f"The column {name} of {printable(path)} cannot be read: {first_line(error)}."
+            f"The column {name} of {printable(path)} cannot be read: {reason_of(error)}."
         ) from error
     return values
 
@@ -511,20 +511,20 @@ def _class_names(schema: Any, column: str) -> tuple[ClassName, ...] | None:
     own = metadata.get(b"classes") or metadata.get(b"names")
     try:
         if own is not None:
-            listed = json.loads(own)
+            content = json.loads(own)
         else:
             features = json.loads(metadata.get(b"huggingface") or b"{}").get("info", {})
             feature = (features.get("features") or {}).get(column) or {}
-            listed = feature.get("names") if feature.get("_type") == "ClassLabel" else None
-            if listed is None:
+            content = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+            if content is None:
                 return None
-        if isinstance(listed, dict):  # by number
-            listed = [listed[str(number)] for number in range(len(listed))]
+        if isinstance(content, dict):  # by number
+            content = [content[str(number)] for number in range(len(content))]
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ProfileError("The class names in the file's metadata cannot be read.") from error
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
         raise ProfileError("The class names in the file's metadata are no list of texts.")
-    names = tuple(listed)
+    names = tuple(content)
     return tuple(ClassName(number, names) for number in range(len(names)))
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.files import open_replacement, printable, replace_file
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from ..inspection.head_table import as_csv, head_table
 from ..model import Preprocessing
 from ..model.families import Layer
-from .entries import ProfileError, first_line
+from .entries import ProfileError
 from .heads import BY_PICTURE, MEASURES
 from .measuring import COLUMNS, CONFIDENCE_BINS, NORM_BINS, SINKS
 from .state import Moments, State, cka
@@ -121,8 +121,8 @@ class Profile:
             for place, why in enumerate(table["skipped"]):
                 if why is not None:
                     continue
-                measured = {name: {"value": rows[name][place]} for name in BY_PICTURE}
-                frame = pandas.DataFrame(head_table(heads, measured))
+                measures = {name: {"value": rows[name][place]} for name in BY_PICTURE}
+                frame = pandas.DataFrame(head_table(heads, measures))
                 for column, name in enumerate(columns):
                     frame.insert(column, name, table[name][place])
                 frames.append(frame)
@@ -351,24 +351,24 @@ class Profile:
         for (label, _), count in pairs.items():
             total[label] += count
         names = self.about["labels"]
-        found: dict[str, list[Any]] = {name: [] for name in CONFUSION}
+        result: dict[str, list[Any]] = {name: [] for name in CONFUSION}
         for label, answer in sorted(pairs, key=lambda p: (p[0] == p[1], -pairs[p], p)):
             count = pairs[label, answer]
             both = ("", "") if names is None else (names[label], names[answer])
             for name, value in zip(
                 CONFUSION, (label, answer, *both, count, count / total[label]), strict=True
             ):
-                found[name].append(value)
-        return found
+                result[name].append(value)
+        return result
 
     def top_confusions(self, most: int = 5) -> list[tuple[str, str, int, float]]:
         """Return the most frequent errors of `confusion`.
 
         Each is label, answer (by name, or by number), pictures and their share of the label's.
         """
-        found = self.confusion()
+        table = self.confusion()
         rows: list[tuple[str, str, int, float]] = []
-        for label, answer, one, other, count, share in zip(*found.values(), strict=True):
+        for label, answer, one, other, count, share in zip(*table.values(), strict=True):
             if label == answer or len(rows) == most:
                 break
             rows.append((one or f"class {label}", other or f"class {answer}", count, share))
@@ -478,7 +478,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             raise
         except Exception as error:  # a damaged parquet file raises nearly anything
             raise ProfileError(
-                f"{printable(rows)} cannot be read: {first_line(error)}. Measure again, or load "
+                f"{printable(rows)} cannot be read: {reason_of(error)}. Measure again, or load "
                 f"{printable(place / 'profile.npz')} alone, which has the sums."
             ) from error
 
@@ -533,11 +533,11 @@ def _check_complete(profile: Profile, shape: tuple[int, int]) -> None:
 
 def with_defaults(about: Mapping[str, Any]) -> dict[str, Any]:
     """Add the defaults of settings and of facts on layers that are newer than the file."""
-    filled = {"sinks": False, **about}
-    filled["preprocessing"] = _defaults_of(Preprocessing) | about.get("preprocessing", {})
+    result = {"sinks": False, **about}
+    result["preprocessing"] = _defaults_of(Preprocessing) | about.get("preprocessing", {})
     if "layers" in about:
-        filled["layers"] = [_defaults_of(Layer) | layer for layer in about["layers"]]
-    return filled
+        result["layers"] = [_defaults_of(Layer) | layer for layer in about["layers"]]
+    return result
 
 
 def _defaults_of(kind: type[Preprocessing] | type[Layer]) -> dict[str, Any]:
@@ -549,8 +549,8 @@ def head_columns(profile: Profile) -> dict[str, list[Any]]:
     """Return a table with one row per layer, head and measure, as `summary` has its columns."""
     measures = {name: profile._moments(name) for name in MEASURES}
     for kind in profile.about["importance"]:
-        changed, lost = profile.importance(kind)
-        measures |= {f"changed_by_{kind}": changed, f"nats_lost_by_{kind}": lost}
+        changes, falls = profile.importance(kind)
+        measures |= {f"changed_by_{kind}": changes, f"nats_lost_by_{kind}": falls}
     heads = [layer["num_heads"] for layer in profile.about["layers"]]
     return head_table(heads, {name: summary(moments) for name, moments in measures.items()})
 
@@ -606,15 +606,8 @@ def read_rows(path: Path, shape: tuple[int, int]) -> Iterator[Part]:
         for number in range(file.metadata.num_row_groups):
             table = file.read_row_group(number, use_threads=False)
             columns = {name: table[name].to_pylist() for name in COLUMNS}
-            rows = {
-                name: _flat(table[name].combine_chunks()).reshape(-1, *shape) for name in BY_PICTURE
-            }
+            rows = {}
+            for name in BY_PICTURE:
+                numbers = table[name].combine_chunks().flatten().flatten()  # by layer and head
+                rows[name] = numbers.to_numpy(zero_copy_only=False).reshape(-1, *shape)
             yield columns, rows
-
-
-def _flat(values: Any) -> np.ndarray:
-    """Flatten nested lists of any depth: older files have layer and head in one list."""
-    while hasattr(values, "flatten") and values.type.num_fields:
-        values = values.flatten()
-    numbers: np.ndarray = values.to_numpy(zero_copy_only=False)
-    return numbers

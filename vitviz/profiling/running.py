@@ -49,10 +49,6 @@ _SETTINGS = (
     "list_of_words",
     "sinks",
 )
-_UNREADABLE = (
-    "{path} cannot be read: {why}. Delete this file; with --resume (resume=True) its pictures are "
-    "measured again."
-)
 
 
 def profile(
@@ -139,31 +135,72 @@ def profile(
     """
     if batch_size < 1:
         raise ProfileError(f"Expected batches of at least one picture, got {batch_size}.")
-    check_workers(model, workers, engine)
+    with open_list(
+        model,
+        pictures,
+        labels=labels,
+        limit=limit,
+        seed=seed,
+        batch_size=batch_size,
+        importance=importance,
+        workers=workers,
+        engine=engine,
+        called=called,
+    ) as (entries, about, why_unlabelled):
+        if why_unlabelled is not None and labels is not None and model.num_classes:
+            raise ProfileError(why_unlabelled)  # `compare` goes on with the other model's classes
+        about["sinks"] = sinks
+        folder = None if out is None else Path(out)
+        if folder is not None and resume and (folder / "run.json").is_file():
+            return _load_finished(folder, about)
+        with hold_folder(folder):
+            if folder is not None:
+                prepare_folder(folder, about, resume)
+            return _measure_all(model, entries, about, folder, progress)
+
+
+@contextmanager
+def open_list(
+    model: Model,
+    pictures: Source | Sample | Iterable[Source | Sample],
+    *,
+    labels: Labels | None,
+    limit: int | None,
+    seed: int,
+    batch_size: int,
+    importance: Sequence[Kind],
+    workers: int,
+    engine: Engine,
+    called: str | None,
+) -> Iterator[tuple[list[Entry], dict[str, Any], str | None]]:
+    """List the pictures of a run, whose parameters are those of `profile`, and describe the run.
+
+    The pictures of an iterable are kept in a file within the `with` block.
+
+    Yields
+    ------
+    entries : list of Entry
+    about : dict
+        As `describe_run`, with the settings and the notes on what was left out.
+    why_unlabelled : str or None
+        Why the labels of the pictures are left out.
+    """
+    _check_workers(model, workers, engine)
     notes: list[str] = []
     with spool_file() as file:
         spool = file if engine == "local" else None
         entries = list_pictures(
             pictures, labels=labels, limit=limit, seed=seed, notes=notes, spool=spool
         )
-        entries, why_unlabelled = number_labels(entries, model, asked=labels is not None)
-        if why_unlabelled is not None and labels is not None and model.num_classes:
-            raise ProfileError(why_unlabelled)  # `compare` goes on with the other model's classes
+        entries, why_unlabelled = number_labels(entries, model, strict=labels is not None)
         if why_unlabelled is not None:
             notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
         about = describe_run(model, entries, batch_size, importance)
-        about |= {"sinks": sinks, "notes": notes, "seed": seed, "limit": limit}
-        if called:
-            about["source"] = called
-        folder = None if out is None else Path(out)
+        about |= {"notes": notes, "seed": seed, "limit": limit}
         about |= {"workers": workers, "engine": engine}
+        about["source"] = called or about["source"]
         about["threads"] = max(1, about["threads"] // max(1, workers))
-        if folder is not None and resume and (folder / "run.json").is_file():
-            return _load_finished(folder, about)
-        with nullcontext() if folder is None else hold_folder(folder):
-            if folder is not None:
-                prepare_folder(folder, about, resume)
-            return _measure_all(model, entries, about, folder, progress)
+        yield entries, about, why_unlabelled
 
 
 def _measure_all(
@@ -176,13 +213,13 @@ def _measure_all(
     """Measure all pieces that the folder does not hold yet, and merge all pieces."""
     batch_size = about["batch_size"]
     muting = muting_values(model, about["importance"], entries[:PIECE], batch_size)
-    begun = time.monotonic()
+    start_time = time.monotonic()
     settings = {"batch_size": batch_size, "muting": muting, "sinks": about["sinks"]}
     pieces = split_list(entries, PIECE)
-    in_order = complete_pieces(
+    read_pieces = complete_pieces(
         measure_piece, model, settings, pieces, about, folder, progress, _read_piece
     )
-    return _gather(about, entries, in_order, folder, time.monotonic() - begun)
+    return _gather(about, read_pieces, folder, time.monotonic() - start_time)
 
 
 def split_list(entries: Sequence[Entry], size: int) -> Pieces:
@@ -199,7 +236,7 @@ def complete_pieces(
     folder: Path | None,
     progress: Progress | None,
     read: Callable[[Path, Sequence[Entry], Mapping[str, Any]], object],
-) -> list[Any]:
+) -> Callable[[], Iterator[Any]]:
     """Measure all pieces that the folder does not hold yet, and write each as soon as it is done.
 
     Parameters
@@ -211,31 +248,38 @@ def complete_pieces(
 
     Returns
     -------
-    list
-        All pieces in their order without a folder; nothing with one, which holds them.
+    callable() -> iterator
+        Yields all pieces in their order; reads them, if there is a folder.
     """
     total = sum(map(len, pieces.values()))
     paths = {} if folder is None else {n: folder / "pieces" / f"{n:06}.npz" for n in pieces}
-    done = {number: len(pieces[number]) for number, path in paths.items() if path.is_file()}
-    for number in done:  # a damaged file would else end the run after hours of work
+    counts = {number: len(pieces[number]) for number, path in paths.items() if path.is_file()}
+    for number in counts:  # a damaged file would else end the run after hours of work
         read(paths[number], pieces[number], about)
-    left = {number: some for number, some in pieces.items() if number not in done}
+    remaining = {number: some for number, some in pieces.items() if number not in counts}
 
     def report(number: int, pictures: int) -> None:
-        done[number] = pictures
+        counts[number] = pictures
         if progress is not None:
-            progress(sum(done.values()), total)
+            progress(sum(counts.values()), total)
 
-    measured: dict[int, Any] = {}
-    if left:
-        report(min(left), 0)
-        with closing(_measure_pieces(measure, model, settings, left, report, about)) as results:
+    by_number: dict[int, Any] = {}
+    if remaining:
+        report(min(remaining), 0)
+        with closing(
+            _measure_pieces(measure, model, settings, remaining, report, about)
+        ) as results:
             for number, piece in results:
                 if folder is None:
-                    measured[number] = piece
+                    by_number[number] = piece
                 else:
                     replace_file(paths[number], piece.to_bytes())
-    return [measured[number] for number in sorted(measured)]
+
+    def read_pieces() -> Iterator[Any]:
+        for number, some in pieces.items():
+            yield by_number[number] if folder is None else read(paths[number], some, about)
+
+    return read_pieces
 
 
 def _measure_pieces(
@@ -258,7 +302,7 @@ def _measure_pieces(
     )
 
 
-def check_workers(model: Model, workers: int, engine: Engine) -> None:
+def _check_workers(model: Model, workers: int, engine: Engine) -> None:
     if engine not in get_args(Engine):
         raise ProfileError(f'Expected the engine "local" or "ray", got {engine!r}.')
     if workers < 0:
@@ -275,19 +319,11 @@ def check_workers(model: Model, workers: int, engine: Engine) -> None:
 
 def _gather(
     about: dict[str, Any],
-    entries: Sequence[Entry],
-    pieces: Sequence[Piece],
+    read_pieces: Callable[[], Iterator[Piece]],
     folder: Path | None,
     seconds: float,
 ) -> Profile:
     """Merge all pieces, in order, into a profile; write it if the pieces lie in a folder."""
-
-    def read_pieces() -> Iterator[Piece]:
-        if folder is None:
-            yield from pieces
-        else:
-            for number, path in enumerate(sorted((folder / "pieces").glob("*.npz"))):
-                yield _read_piece(path, entries[number * PIECE : (number + 1) * PIECE], about)
 
     def parts() -> Iterator[Part]:
         return ((piece.table, piece.rows) for piece in read_pieces())
@@ -313,23 +349,23 @@ def _gather(
 def prepare_folder(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
     """Create the folder of a run, or check that the run to resume in it has the same settings."""
     pieces = folder / "pieces"
-    known = pieces / "run.json"
+    run_file = pieces / "run.json"
     if not resume:
         check_unused(folder)
-    elif known.is_file():
+    elif run_file.is_file():
         try:
-            before = json.loads(known.read_bytes())
+            before = json.loads(run_file.read_bytes())
             if not isinstance(before, dict):
                 raise ValueError("it holds something else")
         except (OSError, ValueError, RecursionError) as error:
             raise ProfileError(
-                f"{printable(known)} cannot be read: {error}. Delete the folder "
+                f"{printable(run_file)} cannot be read: {error}. Delete the folder "
                 f"{printable(pieces)}, and start again."
             ) from error
         check_same(folder, before, about)
     try:
         pieces.mkdir(parents=True, exist_ok=True)
-        replace_file(known, json.dumps(about).encode())
+        replace_file(run_file, json.dumps(about).encode())
     except OSError as error:
         raise ProfileError(f"{folder} cannot be written: {error.strerror or error}.") from error
 
@@ -341,13 +377,20 @@ def check_unused(folder: Path) -> None:
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs."""
+def hold_folder(folder: Path | None) -> Iterator[None]:
+    """Lock a folder against other runs, if there is one."""
     try:
-        with lock_folder(folder):
+        with nullcontext() if folder is None else lock_folder(folder):
             yield
     except LockedError as error:
         raise ProfileError(str(error)) from error
+
+
+def unreadable_piece(path: Path, why: object = "it holds something else") -> ProfileError:
+    return ProfileError(
+        f"{printable(path)} cannot be read: {why}. Delete this file; with --resume "
+        "(resume=True) its pictures are measured again."
+    )
 
 
 def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) -> Piece:
@@ -372,9 +415,9 @@ def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) 
         )
         dict(piece.refusals)
     except Exception as error:  # a damaged archive or JSON raises nearly anything
-        raise ProfileError(_UNREADABLE.format(path=printable(path), why=error)) from error
+        raise unreadable_piece(path, error) from error
     if not is_whole:
-        raise ProfileError(_UNREADABLE.format(path=printable(path), why="it holds something else"))
+        raise unreadable_piece(path)
     return piece
 
 
@@ -431,20 +474,20 @@ def describe_run(
     return as_read
 
 
-class _Measured(Protocol):
+class _Result(Protocol):
     about: dict[str, Any]
 
 
-def fits(measured: _Measured, model: Model) -> bool:
+def fits(result: _Result, model: Model) -> bool:
     """Whether a `Profile` or a `Faithfulness` is of this model.
 
     It is of its weights, of its preprocessing and, where they are recorded, of its layers.
     """
-    known = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
-    known = json.loads(json.dumps(known))
-    recorded = with_defaults(measured.about)
-    return all(recorded.get(name, values) == values for name, values in known.items()) and (
-        measured.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
+    facts = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
+    facts = json.loads(json.dumps(facts))
+    about = with_defaults(result.about)
+    return all(about.get(name, values) == values for name, values in facts.items()) and (
+        result.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
     )
 
 

@@ -55,15 +55,15 @@ def gram(features: np.ndarray) -> np.ndarray:
     return np.zeros_like(product) if np.trace(product) <= least**2 * size else product
 
 
-def cka(summed: np.ndarray) -> np.ndarray:
+def cka(sums: np.ndarray) -> np.ndarray:
     """Return linear CKA of all pairs of layers from the sum (layers, layers) of HSIC estimates.
 
     CKA lies between 0 and 1, but an unbiased estimate can fall below 0 by chance. NaN where a
     layer's features are the same for all pictures.
     """
-    own = np.diag(summed)
+    own = np.diag(sums)
     scale = np.sqrt(np.maximum(np.outer(own, own), 0))
-    return np.divide(summed, scale, out=np.full_like(summed, np.nan), where=scale > 0)
+    return np.divide(sums, scale, out=np.full_like(sums, np.nan), where=scale > 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,8 +124,8 @@ def _apply_condition(paragraph: str, traits: frozenset[str]) -> str:
     for condition in match[1].split(", "):
         trait = condition.removeprefix("not ")
         if trait not in TRAITS:
-            known = ", ".join(sorted(TRAITS))
-            raise ValueError(f"Unknown trait {trait!r} in a caption condition. Known: {known}.")
+            names = ", ".join(sorted(TRAITS))
+            raise ValueError(f"Unknown trait {trait!r} in a caption condition. Known: {names}.")
         if (trait in traits) == condition.startswith("not "):
             return ""
     return paragraph[match.end() :]

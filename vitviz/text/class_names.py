@@ -64,8 +64,8 @@ def table_names(labels: Sequence[str]) -> tuple[str, ...]:
 @cache
 def _common(labels: tuple[str, ...], language: str) -> tuple[str, ...]:
     first = [_with_spaces(label.split(",")[0] or label) for label in labels]
-    known = COMMON if _SIGNS & {*first} else {}
-    english = tuple(known.get(name, name) for name in first)
+    common = COMMON if _SIGNS & {*first} else {}
+    english = tuple(common.get(name, name) for name in first)
     if language == "en" or len(english) < FEWEST or not strings("classes").keys() >= {*english}:
         return english
     return tuple(map(Message, english))
@@ -81,11 +81,9 @@ def other_names(labels: Sequence[str]) -> tuple[str, ...]:
     labels = tuple(map(translate, labels))
     others = []
     english = _common(labels, "en")
-    for label, shown, common in zip(labels, common_names(labels), english, strict=True):
+    for label, own, common in zip(labels, common_names(labels), english, strict=True):
         names = [common, *(name.strip() for name in label.split(","))]
-        others.append(
-            ", ".join(dict.fromkeys(name for name in names if _with_spaces(name) != shown))
-        )
+        others.append(", ".join(dict.fromkeys(name for name in names if _with_spaces(name) != own)))
     return tuple(others)
 
 

@@ -30,7 +30,7 @@ class Card:
         return tr(self.difference)
 
     @property
-    def hidden(self) -> str:
+    def omissions(self) -> str:
         """The missing parts, in the language in use."""
         return " ".join(map(tr, self.missing))
 
@@ -65,8 +65,8 @@ def explain_positions(name: str, sources: Sequence[str]) -> str:
             name=name,
         )
     *others, last = (tr(POSITION_ENCODINGS[source]) for source in sources)
-    listed = tr("{listed} and {last}", listed=", ".join(others), last=last) if others else last
-    return tr("what tells {name} where a patch lies is {listed}", name=name, listed=listed)
+    names = tr("{listed} and {last}", listed=", ".join(others), last=last) if others else last
+    return tr("what tells {name} where a patch lies is {listed}", name=name, listed=names)
 
 
 _STEM = mark("Filters: the first layers are convolutions, and no filter is as large as a patch.")

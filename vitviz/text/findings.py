@@ -125,13 +125,13 @@ def attention(
     return sentence
 
 
-def sinks(layer: int, found: Sinks, columns: int, prefix: Sequence[str] = ()) -> str:
+def sinks(layer: int, keys: Sinks, columns: int, prefix: Sequence[str] = ()) -> str:
     """Name the keys of a layer that get attention for nothing, and those that add to nearly all.
 
     Parameters
     ----------
     layer : its number, from 1
-    found : tokens, counted from 0 with the prefix
+    keys : tokens, counted from 0 with the prefix
     columns : of the grid
     prefix : names of the prefix tokens
     """
@@ -143,34 +143,34 @@ def sinks(layer: int, found: Sinks, columns: int, prefix: Sequence[str] = ()) ->
             layer=layer,
         )
     ]
-    if found.no_ops:
+    if keys.no_ops:
         sentences = [
             tr(
                 "In layer {layer} these keys get more than five times an equal share of attention "
                 "and add less than an equal share (**no-op sinks**): {names}.",
                 layer=layer,
-                names=_name_tokens(found.no_ops, columns, prefix),
+                names=_name_tokens(keys.no_ops, columns, prefix),
             )
         ]
-    if found.broadcasts:
+    if keys.broadcasts:
         sentences.append(
             tr(
                 "These add more than five times an equal share to at least nine in ten queries "
                 "(**broadcasts**): {names}.",
-                names=_name_tokens(found.broadcasts, columns, prefix),
+                names=_name_tokens(keys.broadcasts, columns, prefix),
             )
         )
     return " ".join(sentences)
 
 
 def sinks_by_layer(
-    found: Mapping[int, Sinks], columns: int, prefix: Sequence[str] = ()
+    layers: Mapping[int, Sinks], columns: int, prefix: Sequence[str] = ()
 ) -> tuple[str, str]:
     """Name by layer the no-op sinks, in one sentence, and the broadcasts, in another.
 
     Parameters
     ----------
-    found : by the number of a layer, from 1
+    layers : by the number of a layer, from 1
     columns, prefix
         As of `sinks`.
     """
@@ -191,12 +191,12 @@ def sinks_by_layer(
         tr(
             "**No-op sinks**, keys that get more than five times an equal share of attention and "
             "add less than an equal share: {where}.",
-            where=names({layer: one.no_ops for layer, one in found.items()}),
+            where=names({layer: one.no_ops for layer, one in layers.items()}),
         ),
         tr(
             "**Broadcasts**, keys that add more than five times an equal share to at least nine in "
             "ten queries: {where}.",
-            where=names({layer: one.broadcasts for layer, one in found.items()}),
+            where=names({layer: one.broadcasts for layer, one in layers.items()}),
         ),
     )
 
@@ -228,14 +228,14 @@ def sinks_over_pictures(counts: Mapping[str, np.ndarray], pictures: np.ndarray) 
 
 def _name_tokens(tokens: Sequence[int], columns: int, prefix: Sequence[str]) -> str:
     """Name the first few tokens: prefix tokens by their names, patches by their places."""
-    said = []
+    names = []
     for token in tokens[:MOST_NAMED]:
         row, col = divmod(token - len(prefix), columns)
         place = tr("row {row}, column {column}", row=row + 1, column=col + 1)
-        said.append(prefix[token].upper() if token < len(prefix) else place)
+        names.append(prefix[token].upper() if token < len(prefix) else place)
     if len(tokens) > MOST_NAMED:
-        said.append(tr("{count} more", count=len(tokens) - MOST_NAMED))
-    return "; ".join(said)
+        names.append(tr("{count} more", count=len(tokens) - MOST_NAMED))
+    return "; ".join(names)
 
 
 def _pattern_words(pattern: Patterns, name: str, head: int, columns: int) -> str:
@@ -261,15 +261,15 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
         Mean attention distances; NaN if a head attends to no patch.
     uniform : distance of uniform attention, in the same unit
     """
-    known = pixels[np.isfinite(pixels)]
-    if not len(known) or uniform <= 0:
+    finite = pixels[np.isfinite(pixels)]
+    if not len(finite) or uniform <= 0:
         return ""
-    near = int((known < LOCAL * uniform).sum())
-    even = int((np.abs(known - uniform) <= NEAR_UNIFORM * uniform).sum())
+    near = int((finite < LOCAL * uniform).sum())
+    even = int((np.abs(finite - uniform) <= NEAR_UNIFORM * uniform).sum())
     verdict = tr("The heads are **mixed**.")
-    if 2 * near > len(known):
+    if 2 * near > len(finite):
         verdict = tr("Most heads attend **near**.")
-    elif 2 * even > len(known):
+    elif 2 * even > len(finite):
         verdict = tr("Most heads attend **as far as uniform attention** would.")
     layer, head = np.unravel_index(np.nanargmin(pixels), pixels.shape)
     return tr(
@@ -278,7 +278,7 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
         "({pixels:.1f} px).",
         verdict=verdict,
         even=even,
-        heads=len(known),
+        heads=len(finite),
         percent=as_percent(NEAR_UNIFORM),
         uniform=uniform,
         near=near,
@@ -288,21 +288,21 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
     )
 
 
-def tokens(cosines: Sequence[float], shown: int) -> str:
+def tokens(cosines: Sequence[float], layer: int) -> str:
     """Say how alike the patch tokens are after the layer on screen, compared with the first layer.
 
     Parameters
     ----------
     cosines : mean cosine of two different patches after each layer
-    shown : layer on screen, from 1
+    layer : the one on screen, from 1
     """
-    here, first = cosines[shown - 1], cosines[0]
+    here, first = cosines[layer - 1], cosines[0]
     sentence = tr(
         "After layer {shown} two patches have a cosine of **{here:.2f}** on average",
-        shown=shown,
+        shown=layer,
         here=here,
     )
-    if shown == 1:
+    if layer == 1:
         return f"{sentence}."
     change = tr(", less alike than after layer 1 ({first:.2f}).", first=first)
     if abs(here - first) < ALIKE:
@@ -448,8 +448,8 @@ def filters(explained: np.ndarray, before: np.ndarray | None, count: int) -> str
 
 
 def _components_for_half(explained: np.ndarray) -> int | None:
-    reached = np.flatnonzero(np.cumsum(explained) >= 0.5)
-    return int(reached[0]) + 1 if len(reached) else None
+    indices = np.flatnonzero(np.cumsum(explained) >= 0.5)
+    return int(indices[0]) + 1 if len(indices) else None
 
 
 def muted_heads(

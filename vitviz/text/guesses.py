@@ -30,10 +30,12 @@ REVEAL_HELP = mark("Everybody sees the figure and the guesses of the class.")
 def ask_where_it_looks(query: str, where: str, row: bool) -> str:
     """Return the question of Attention."""
     if row:
-        asked = tr("**Where does {query} look most** in {where}?", query=query, where=where)
+        question = tr("**Where does {query} look most** in {where}?", query=query, where=where)
     else:
-        asked = tr("**Which patch attends most to {query}** in {where}?", query=query, where=where)
-    return f"{asked} {tr(HOW)}"
+        question = tr(
+            "**Which patch attends most to {query}** in {where}?", query=query, where=where
+        )
+    return f"{question} {tr(HOW)}"
 
 
 def ask_which_block(name: str) -> str:
@@ -41,22 +43,22 @@ def ask_which_block(name: str) -> str:
     return tr_md("**Which block matters most for {name}?**", name=name) + f" {tr(HOW)}"
 
 
-def describe_patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) -> str:
+def describe_patch(shares: np.ndarray, guess: int, query: str, where: str, row: bool) -> str:
     """Say how much attention the guessed patch has, and which patch has most.
 
     Parameters
     ----------
     shares : ndarray of shape (rows, columns), shares of 1
-    chosen : number of the patch, row by row
+    guess : number of the patch, row by row
     query : what looks, or is looked at where it is no `row`
     """
     flat, cols = shares.ravel(), shares.shape[1]
     facts = {
-        "place": patch_name(*divmod(chosen, cols)),
-        "share": as_percent(flat[chosen]),
+        "place": patch_name(*divmod(guess, cols)),
+        "share": as_percent(flat[guess]),
         "query": query,
         "where": where,
-        "rank": _rank(-flat, chosen),
+        "rank": _rank(-flat, guess),
     }
     if row:
         sentence = tr(
@@ -69,7 +71,7 @@ def describe_patch(shares: np.ndarray, chosen: int, query: str, where: str, row:
             **facts,
         )
     best = int(flat.argmax())
-    if best == chosen:
+    if best == guess:
         return sentence + tr("No other ranks higher.")
     share = as_percent(flat[best])
     return sentence + tr(
@@ -79,25 +81,25 @@ def describe_patch(shares: np.ndarray, chosen: int, query: str, where: str, row:
     )
 
 
-def describe_block(falls: np.ndarray, chosen: int, name: str) -> str:
+def describe_block(falls: np.ndarray, guess: int, name: str) -> str:
     """Say how far the probability falls without the guessed block, and without which it falls most.
 
     Parameters
     ----------
     falls : ndarray of shape (rows, columns) of blocks, shares of 1, signed
-    chosen : number of the block, row by row
+    guess : number of the block, row by row
     name : of the class
     """
     flat, cols = falls.ravel(), falls.shape[1]
     best = int(flat.argmax())
     sentence = tr_md(
         "Without the block at {place} of the blocks the probability of {name} {falls}: {rank}. ",
-        place=patch_name(*divmod(chosen, cols)),
+        place=patch_name(*divmod(guess, cols)),
         name=name,
-        falls=_falls(flat[chosen]),
-        rank=_rank(-flat, chosen),
+        falls=_falls(flat[guess]),
+        rank=_rank(-flat, guess),
     )
-    if best == chosen:
+    if best == guess:
         return sentence + tr("No other ranks higher.")
     return sentence + tr(
         "The block that matters most is {place}, without which it {falls}.",
@@ -106,27 +108,27 @@ def describe_block(falls: np.ndarray, chosen: int, name: str) -> str:
     )
 
 
-def describe_layer(pixels: np.ndarray, chosen: int) -> str:
+def describe_layer(pixels: np.ndarray, guess: int) -> str:
     """Say how local the guessed layer is, and which layer is the most local.
 
     Parameters
     ----------
     pixels : ndarray of shape (layers,), the mean distance of the heads of each
-    chosen : number of the layer, from 0
+    guess : number of the layer, from 0
     """
-    known = np.flatnonzero(np.isfinite(pixels))
+    finite = np.flatnonzero(np.isfinite(pixels))
     best = int(np.nanargmin(pixels))
-    if chosen in known:
-        rank = _rank(pixels[known], int(np.searchsorted(known, chosen)))
+    if guess in finite:
+        rank = _rank(pixels[finite], int(np.searchsorted(finite, guess)))
         sentence = tr(
             "The heads of layer {layer} attend {pixels:.1f} px far on average: {rank}. ",
-            layer=chosen + 1,
-            pixels=pixels[chosen],
+            layer=guess + 1,
+            pixels=pixels[guess],
             rank=rank,
         )
     else:
-        sentence = tr("In layer {layer} no patch attends to a patch. ", layer=chosen + 1)
-    if best == chosen:
+        sentence = tr("In layer {layer} no patch attends to a patch. ", layer=guess + 1)
+    if best == guess:
         return sentence + tr("No other ranks higher.")
     return sentence + tr(
         "The most local is layer {layer}, with {pixels:.1f} px.",
@@ -145,23 +147,23 @@ def ask_with_a_tenth(whole: float, pictures: int) -> str:
     )
 
 
-def describe_accuracy(vit: float, cnn: float, chosen: int) -> str:
+def describe_accuracy(vit: float, cnn: float, guess: int) -> str:
     """Compare a guess in per cent with the ViT's accuracy with a tenth, and name the CNN's."""
     return tr(
         "{chosen} %. With a tenth of the pictures the ViT reaches {vit}, {away:.0f} percentage "
         "points away; the CNN reaches {cnn}.",
-        chosen=chosen,
+        chosen=guess,
         vit=as_percent(vit),
-        away=abs(100 * vit - chosen),
+        away=abs(100 * vit - guess),
         cnn=as_percent(cnn),
     )
 
 
-def describe_pending_block(chosen: int, cols: int) -> str:
+def describe_pending_block(guess: int, cols: int) -> str:
     """Repeat the guess of a block before the experiment was made."""
     return tr(
         "the block at {place} of the blocks. Hide the blocks to see how near it is.",
-        place=patch_name(*divmod(chosen, cols)),
+        place=patch_name(*divmod(guess, cols)),
     )
 
 
@@ -172,9 +174,9 @@ def describe_count(number: int) -> str:
     return tr("One guess.") if number == 1 else tr("{number} guesses.", number=number)
 
 
-def _rank(values: np.ndarray, chosen: int) -> str:
+def _rank(values: np.ndarray, index: int) -> str:
     """Say the rank of a value, from the smallest; equal values share one."""
-    rank = int((values < values[chosen]).sum()) + 1
+    rank = int((values < values[index]).sum()) + 1
     return tr("rank {rank} of {count}", rank=rank, count=len(values))
 
 

@@ -92,7 +92,7 @@ def cutmix(pictures: Tensor, labels: Tensor, generator: torch.Generator) -> tupl
     top, bottom = (max(0, min(side, round(row * side + step))) for step in (-half, half))
     left, right = (max(0, min(side, round(col * side + step))) for step in (-half, half))
     other = torch.randperm(len(pictures), generator=generator)
-    mixed = pictures.clone()
-    mixed[:, top:bottom, left:right] = pictures[other, top:bottom, left:right]
+    result = pictures.clone()
+    result[:, top:bottom, left:right] = pictures[other, top:bottom, left:right]
     share = (bottom - top) * (right - left) / side**2
-    return mixed, (1 - share) * labels + share * labels[other]
+    return result, (1 - share) * labels + share * labels[other]

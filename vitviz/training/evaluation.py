@@ -1,5 +1,6 @@
 """Measure accuracy and calibration: expected calibration error, and temperature scaling."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model import Preprocessing
-from ..model.answers import fit_thresholds, measure
+from ..model.answers import CONFIDENT, GRADES, WEAK, grade_of
 from ..model.devices import find_device
 from ..vit import VisionTransformer
 from ..zoo.checkpoints import Shipped, load_trained, weights_file
@@ -153,10 +154,54 @@ def fit_grades(model: str | Path, *, data: Path, device: str = "cpu") -> dict[st
         "weak_below": thresholds[0],
         "confident_from": thresholds[1],
         "held_out_pictures": len(results["train"][1]),
-        "held_out": measure(*results["train"], thresholds),
+        "held_out": measure_grades(*results["train"], thresholds),
         "test_pictures": len(results["test"][1]),
-        "test": measure(*results["test"], thresholds),
+        "test": measure_grades(*results["test"], thresholds),
     }
+
+
+def fit_thresholds(confidence: np.ndarray, right: np.ndarray) -> tuple[float, float]:
+    """Return the probabilities below which answers are weak, and from which they are confident.
+
+    The share of right answers at each probability is estimated by isotonic regression: the
+    non-decreasing function with the least squared error. Both thresholds are rounded up to whole
+    percent, as the page shows them.
+
+    Parameters
+    ----------
+    confidence : ndarray of shape (n,)
+        Probability of the most probable class.
+    right : bool ndarray of shape (n,)
+
+    References
+    ----------
+    Zadrozny and Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability
+    Estimates" (KDD 2002), section 3.
+    """
+    from sklearn.isotonic import IsotonicRegression  # late: slow to import
+
+    wide = confidence.astype(np.float64)
+    shares = IsotonicRegression().fit_transform(wide, right)
+
+    def lowest_probability(share: float) -> float:
+        """Return where at least this share of answers is right; above 1 if there is no such."""
+        low = wide[shares >= share - 1e-9].min(initial=1.01)  # a mean of 0 and 1 is rounded
+        return math.ceil(round(100 * low, 6)) / 100
+
+    return lowest_probability(WEAK), lowest_probability(CONFIDENT)
+
+
+def measure_grades(
+    confidence: np.ndarray, right: np.ndarray, thresholds: tuple[float, float]
+) -> dict[str, list[float]]:
+    """Return, for each grade, its share of the answers and the share of these that are right."""
+    grades = np.array([grade_of(float(one), *thresholds) for one in confidence])
+    rates: dict[str, list[float]] = {}
+    for grade in GRADES:
+        mask = grades == grade
+        rate = float(right[mask].mean()) if mask.any() else 0.0
+        rates[grade] = [round(float(mask.mean()), 4), round(rate, 4)]
+    return rates
 
 
 def calibration(
@@ -190,23 +235,20 @@ def top_accuracy(logits: Tensor, labels: Tensor, count: int) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Find the temperature of the least negative log-likelihood by golden-section search.
+    """Find the temperature, from 0.01 to 100, of the least negative log-likelihood.
 
     The likelihood is concave in 1 / T, so it has one peak.
     """
+    from scipy.optimize import minimize_scalar  # late: slow to import
 
-    def loss(inverse: float) -> float:
-        return float(F.cross_entropy(logits * inverse, labels))
+    wide = logits.double()  # single precision rounds the flat bottom of the loss
 
-    low, high = 0.01, 100.0
-    ratio = (5**0.5 - 1) / 2
-    while high - low > 1e-4 * low:
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        if loss(left) < loss(right):
-            high = right
-        else:
-            low = left
-    return 2 / (low + high)
+    def loss(logarithm: float) -> float:
+        return float(F.cross_entropy(wide / math.exp(logarithm), labels))
+
+    ends = (math.log(0.01), math.log(100))
+    best = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-4})
+    return math.exp(best.x)
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:

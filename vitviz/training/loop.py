@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -220,20 +220,17 @@ class _Run:
                 model.set_whitening(normalise(few, SIDE, self.split.mean, self.split.std))
             return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
-        # Fields that were added to recipes after the run began have their defaults.
-        defaults = {f.name: f.default for f in fields(Recipe) if f.default is not MISSING}
-        self.about["recipe"] = {**json.loads(json.dumps(defaults)), **self.about["recipe"]}
         if self.about["recipe"] != recipe:
             if not _is_longer(recipe, self.about["recipe"]):
                 folder = self.checkpoint.parent
                 raise ValueError(f"{folder} holds a run of another recipe. Choose another folder.")
             self.about["recipe"] = recipe
             _reopen(self.about)
-        saved = load_file(self.checkpoint)
+        state = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
             network = _build_network(self.recipe, self.recipe.stages[self.about["stage"]])
-            network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
+            network.load_state_dict({name: state[prefix + name] for name in network.state_dict()})
             networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
         return networks[0], networks[1]
@@ -271,9 +268,9 @@ def _reopen(about: dict[str, Any]) -> None:
     if "test_accuracy" not in about:
         return
     last = about["history"][-1]
-    tested = {name: last[name] for name in ("image_size", "epoch")}
-    tested["test_accuracy"] = about.pop("test_accuracy")
-    about["tested_before"] = [*about.get("tested_before", []), tested]
+    result = {name: last[name] for name in ("image_size", "epoch")}
+    result["test_accuracy"] = about.pop("test_accuracy")
+    about["tested_before"] = [*about.get("tested_before", []), result]
     for name in ("test_pictures", "temperature"):
         about.pop(name, None)
 
@@ -309,9 +306,9 @@ def _teacher(name: str, data: Path, out: Path, report: Callable[[str], None]) ->
     """Return the frozen network of this recipe, trained if it is not yet."""
     recipe = RECIPES[name]
     report(f"the teacher, {recipe.model}")
-    saved = load_file(train(recipe, data=data, out=out, report=report))
+    state = load_file(train(recipe, data=data, out=out, report=report))
     teacher = _build_network(recipe, recipe.stages[-1])
-    teacher.load_state_dict({name: saved[AVERAGE + name] for name in teacher.state_dict()})
+    teacher.load_state_dict({name: state[AVERAGE + name] for name in teacher.state_dict()})
     return teacher.eval().requires_grad_(False)
 
 
@@ -374,26 +371,26 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
 
-        done = step + 1
-        evaluated = done % every == 0 or done == steps
-        if evaluated and main:
+        count = step + 1
+        is_evaluation = count % every == 0 or count == steps
+        if is_evaluation and main:
             row = {
                 "image_size": stage.image_size,
-                "epoch": round(done / per_epoch, 3),
+                "epoch": round(count / per_epoch, 3),
                 "loss": round(sum(losses) / len(losses), 4),
                 "held_out_accuracy": round(_held_out_accuracy(run), 4),
             }
             about["history"].append(row)
             run.report(json.dumps(row))
             losses = []
-        if main and (evaluated or done in early):
-            run.snapshot(number, done)
-        if main and (evaluated or done % run.save_every == 0):
+        if main and (is_evaluation or count in early):
+            run.snapshot(number, count)
+        if main and (is_evaluation or count % run.save_every == 0):
             now = time.monotonic()
-            about.update(step=done, seconds=about["seconds"] + now - clock)
+            about.update(step=count, seconds=about["seconds"] + now - clock)
             clock = now
             run.save(model)
-        if evaluated and has_converged(about["history"], stage.image_size, recipe.patience):
+        if is_evaluation and has_converged(about["history"], stage.image_size, recipe.patience):
             break
 
 

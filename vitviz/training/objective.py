@@ -97,11 +97,11 @@ class Objective(nn.Module):
             answer = pupil = model.forward_head(z).float()
         else:
             answer, pupil = model.head(z[:, 0]).float(), model.head_dist(z[:, 1]).float()
-        labelled = F.cross_entropy(answer, labels, label_smoothing=smoothing)
+        loss = F.cross_entropy(answer, labels, label_smoothing=smoothing)
         prediction = F.log_softmax(pupil / temperature, dim=1)
         goal = F.softmax(taught / temperature, dim=1)
         distance = F.kl_div(prediction, goal, reduction="batchmean") * temperature**2
-        return (labelled + distance) / 2
+        return (loss + distance) / 2
 
 
 def add_stochastic_depth(model: VisionTransformer, share: float, noise: torch.Generator) -> None:
@@ -153,11 +153,11 @@ def _sgd(model: Cnn | WhitenedCnn, recipe: Recipe) -> torch.optim.SGD:
     rate, decay = recipe.sgd_rate, recipe.sgd_decay
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     quick = {m.bias for m in norms} if isinstance(model, WhitenedCnn) else set()
-    learned = [p for p in model.parameters() if p.requires_grad]
+    parameters = [p for p in model.parameters() if p.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in learned if p not in quick]},
+        {"params": [p for p in parameters if p not in quick]},
         {
-            "params": [p for p in learned if p in quick],
+            "params": [p for p in parameters if p in quick],
             "lr": rate * BIAS_RATE,
             "weight_decay": decay / BIAS_RATE,
         },
@@ -175,8 +175,8 @@ def set_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
 def rate_factor(step: int, steps: int, peak: float, last: float = 0.0) -> float:
     """Return the rate's factor: warm-up over 5 % of the steps, at most 200, then linear decay."""
     warmup = min(200, max(1, steps // 20))
-    left = (steps - step) / max(1, steps - warmup)
-    return min(peak * (step + 1) / warmup, last + (peak - last) * left)
+    remaining = (steps - step) / max(1, steps - warmup)
+    return min(peak * (step + 1) / warmup, last + (peak - last) * remaining)
 
 
 @torch.no_grad()

@@ -118,19 +118,19 @@ def _card(
     model: VisionTransformer,
 ) -> str:
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
-    name = next((key for key, known in RECIPES.items() if known == recipe), recipe.dataset)
+    name = next((key for key, other in RECIPES.items() if other == recipe), recipe.dataset)
     last = about["history"][-1]["held_out_accuracy"]
     weights = "the moving average of the weights" if recipe.average else "the weights"
     parameters = sum(parameter.numel() for parameter in model.parameters())
     side = recipe.stages[-1].image_size
     but = " but W_q, W_k and W_v" if recipe.qkv == "adamw" else ""
-    tested = "; the test split chose nothing"
+    test_note = "; the test split chose nothing"
     if "tested_before" in about:
         times = ", ".join(
             f"{one['test_accuracy']:.1%} at epoch {one['epoch']:g} at {one['image_size']} pixels"
             for one in about["tested_before"]
         )
-        tested = f""". It was measured
+        test_note = f""". It was measured
   earlier too, when the training was to end but went on, as more was wanted
   ({times}); the test split chose nothing else"""
     return f"""---
@@ -151,7 +151,7 @@ model-index:
 A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 
 - **Test accuracy: {about["test_accuracy"]:.2%}** of all {about["test_pictures"]:,} test pictures,
-  measured after the last step, as `capture` prepares a picture{tested}.
+  measured after the last step, as `capture` prepares a picture{test_note}.
 - Accuracy on the {recipe.held_out:,} held-out training pictures at the end: {last:.2%}.
 - Temperature fitted on the held-out pictures: {about["temperature"]:.2f}. Divide the logits by it
   for probabilities that can be believed.

@@ -41,13 +41,13 @@ class _SkipRandomNumbers(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        named = kwargs or {}
+        options = kwargs or {}
         if func in _RANDOM_FILLS:
-            weight: Tensor = args[0] if args else named["tensor"]
+            weight: Tensor = args[0] if args else options["tensor"]
             return weight if weight.is_meta else weight.detach().zero_()
         if func in _IN_PLACE and args[0].is_meta:
             return args[0]
-        return func(*args, **named)
+        return func(*args, **options)
 
 
 @contextmanager
@@ -78,17 +78,17 @@ class ShapesAlone(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        named = kwargs or {}
+        options = kwargs or {}
         if func is F.gelu and args:
             return args[0]
         if func is F.layer_norm and len(args) > 1 and args[0].shape[-len(args[1]) :] == args[1]:
             return args[0]
-        plain = func is F.scaled_dot_product_attention and named.get("attn_mask") is None
+        plain = func is F.scaled_dot_product_attention and options.get("attn_mask") is None
         if plain and len(args) == 3 and args[0].shape == args[1].shape == args[2].shape:
             return args[0]
         if func is F.linear:
-            args, named = args[:2], {key: named[key] for key in named if key != "bias"}
-        return func(*args, **named)
+            args, options = args[:2], {key: options[key] for key in options if key != "bias"}
+        return func(*args, **options)
 
 
 def build_outline(architecture: str, options: dict[str, Any]) -> nn.Module:
@@ -122,9 +122,9 @@ def create(architecture: str, options: dict[str, Any]) -> Any:
     try:
         return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
-        given = Message(" with {options}", options=options) if options else ""
+        note = Message(" with {options}", options=options) if options else ""
         raise ModelError(
-            "timm cannot create {architecture}{given}.", architecture=architecture, given=given
+            "timm cannot create {architecture}{given}.", architecture=architecture, given=note
         ) from error
 
 
@@ -197,8 +197,8 @@ def find_architecture(name: str) -> str:
     architecture = name.removeprefix("timm/")
     if timm.is_model(architecture):
         return architecture
-    known = [*shipped_names(), *timm.list_models()]
-    near = difflib.get_close_matches(architecture, known, n=1)
+    names = [*shipped_names(), *timm.list_models()]
+    near = difflib.get_close_matches(architecture, names, n=1)
     if near:
         raise ModelError(
             "There is no model named {name}. Did you mean {near}?", name=name, near=near[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..common.hub import TIMEOUT, HubError, Weights, download, find_cached, is_intact, remove_cached
+from ..common.hub import HubError, Weights, download, find_cached, is_intact, remove_cached
 from ..common.language import Message
 from ..model.families import ModelError
 from .architectures import find_architecture
@@ -31,11 +31,13 @@ class Entry:
     """
 
     name: str
-    title: str
-    shipped: bool
     family: str
     weights: Weights | None = None
     size: float = 0.0
+
+    @property
+    def shipped(self) -> bool:
+        return self.weights is None
 
     @property
     def on_disk(self) -> bool:
@@ -115,14 +117,14 @@ _TIMM_MODELS = {
 
 def catalogue() -> tuple[Entry, ...]:
     """Return the models that the app offers: shipped ones first, then timm's by family."""
-    own = tuple(Entry(name, f"{name} (shipped)", True, "ViT") for name in shipped_names())
+    own = tuple(Entry(name, "ViT") for name in shipped_names())
     return own + _timm_entries()
 
 
 @cache
 def _timm_entries() -> tuple[Entry, ...]:
     return tuple(
-        Entry(name, f"{name} (timm)", False, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
+        Entry(name, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
         for family, members in _TIMM_MODELS.items()
         for name, (tag, size) in members.items()
     )
@@ -173,7 +175,6 @@ def fetch_weights(
     name: str,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    timeout: float = TIMEOUT,
     verify: bool = False,
 ) -> Path:
     """Return the file of trained weights in the cache; download it if it is not there.
@@ -185,8 +186,6 @@ def fetch_weights(
     progress : callable, optional
         Called several times a second during a download, with the bytes received and the bytes in
         total (None until that is known). An exception in it cancels the download.
-    timeout : float
-        Seconds without a new byte after which a download fails.
     verify : bool
         True compares a cached file with its sha256, and downloads a damaged file again.
 
@@ -196,14 +195,14 @@ def fetch_weights(
         When the weights cannot be downloaded.
     """
     if repository(name):
-        return fetch_repository(name, progress=progress, timeout=timeout, verify=verify)
+        return fetch_repository(name, progress=progress, verify=verify)
     weights = weights_of(name)
     file = find_cached(weights)
     if file is not None and verify and not is_intact(file):
         remove_cached(file)
         file = None
     try:
-        return file or download(weights, progress=progress, timeout=timeout)
+        return file or download(weights, progress=progress)
     except HubError as error:
         name = name.removeprefix("timm/")
         what = Message("The trained weights of {name}", name=name)

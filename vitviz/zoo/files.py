@@ -1,6 +1,7 @@
 """Files in a model's folder, as timm and transformers save it, and files of class names."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ def _check_size(path: Path, where: str) -> None:
         )
 
 
+def find_file(folder: Path, names: Iterable[str]) -> Path | None:
+    """Return the first of these files that a folder has; None if it has none of them."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def no_weights(folder: Path, names: Sequence[str]) -> ModelError:
+    """Return the error of a folder with none of these files of weights."""
+    return ModelError(
+        "The folder {folder} has neither {first} nor {second}.",
+        folder=folder.name,
+        first=names[0],
+        second=names[2],
+    )
+
+
 def weights_in(folder: Path) -> Path:
     """Return the file of weights in a folder.
 
@@ -67,20 +83,15 @@ def weights_in(folder: Path) -> Path:
     ModelError
         When there is none.
     """
-    for name in WEIGHTS:
-        if (folder / name).is_file():
-            return folder / name
-    raise ModelError(
-        "The folder {folder} has neither {first} nor {second}.",
-        folder=folder.name,
-        first=WEIGHTS[0],
-        second=WEIGHTS[2],
-    )
+    path = find_file(folder, WEIGHTS)
+    if path is None:
+        raise no_weights(folder, WEIGHTS)
+    return path
 
 
 def check_adapter(folder: Path) -> None:
     """Raise a ModelError for a folder that peft saved: it holds an adapter without its model."""
-    if not (folder / ADAPTER).is_file() or any((folder / name).is_file() for name in WEIGHTS):
+    if not (folder / ADAPTER).is_file() or find_file(folder, WEIGHTS):
         return
     config = read_json(folder / ADAPTER)
     kind, base = str(config.get("peft_type") or "peft"), config.get("base_model_name_or_path")

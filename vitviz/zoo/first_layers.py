@@ -33,9 +33,9 @@ class FirstLayer:
         """Return the keys that the patch (row, column) may attend to: bool (keys, keys)."""
         at = (place * self.keys // self.queries for place in patch)
         row, col = (place - place % self.window for place in at)
-        allowed = np.zeros((self.keys, self.keys), bool)
-        allowed[row : row + self.window, col : col + self.window] = True
-        return allowed
+        mask = np.zeros((self.keys, self.keys), bool)
+        mask[row : row + self.window, col : col + self.window] = True
+        return mask
 
 
 _VIT = FirstLayer("global", 14, 14, 14)

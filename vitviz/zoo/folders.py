@@ -127,8 +127,8 @@ def _load_text_tower(folder: Path, name: str, pretrained: bool) -> TextTower:
     configuration = _configuration(kind, config, name)
     tokenizer = tokenizer_in(folder, name)
     with on_meta_device():
-        needed = sum(each.nbytes for each in kind(configuration).parameters())
-    require_memory(needed, name)
+        size = sum(each.nbytes for each in kind(configuration).parameters())
+    require_memory(size, name)
     module: Any
     if pretrained:
         module = _load_module(kind, configuration, folder, weights_in(folder), name)
@@ -156,24 +156,24 @@ def _class_of(config: Mapping[str, Any], name: str) -> Any:
             name=name,
         )
     kind = str(config["model_type"])
-    named = config.get("architectures") or [""]
-    found: Any = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
+    names = config.get("architectures") or [""]
+    own: Any = getattr(transformers, str(names[0]), None) if isinstance(names, list) else None
     usual = getattr(transformers, _CLASSES.get(kind, ""), None)
     if usual is None:
-        return _other_class(transformers, kind, found, name)
-    same = isinstance(found, type) and found.__module__ == usual.__module__
-    return found if same and found.__name__.endswith(_HEADS) else usual
+        return _other_class(transformers, kind, own, name)
+    is_same = isinstance(own, type) and own.__module__ == usual.__module__
+    return own if is_same and own.__name__.endswith(_HEADS) else usual
 
 
-def _other_class(transformers: Any, kind: str, found: Any, name: str) -> Any:
+def _other_class(transformers: Any, kind: str, own: Any, name: str) -> Any:
     """Return a class that is not in `_CLASSES`; `_check_family` then explains the refusal."""
     auto = import_module("transformers.models.auto.modeling_auto")
     usual = auto.MODEL_MAPPING_NAMES.get(kind, "")
     usual = getattr(transformers, usual[0] if isinstance(usual, tuple) else usual, None)
-    classes = [each for each in (found, usual) if isinstance(each, type)]
+    classes = [each for each in (own, usual) if isinstance(each, type)]
     config_of = {each: getattr(each, "config_class", None) for each in classes}
-    found = next((c for c in classes if getattr(config_of[c], "model_type", None) == kind), None)
-    if found is None:
+    own = next((c for c in classes if getattr(config_of[c], "model_type", None) == kind), None)
+    if own is None:
         raise ModelError(
             "{name} has the type {kind}, which transformers {version} does not know. Update "
             "transformers.",
@@ -181,16 +181,16 @@ def _other_class(transformers: Any, kind: str, found: Any, name: str) -> Any:
             kind=kind,
             version=transformers.__version__,
         )
-    if hasattr(found, "get_image_features") and hasattr(found, "get_text_features"):
-        return found  # `load_transformers` refuses it if its family is read
-    if found.main_input_name != "pixel_values":
+    if hasattr(own, "get_image_features") and hasattr(own, "get_text_features"):
+        return own  # `load_transformers` refuses it if its family is read
+    if own.main_input_name != "pixel_values":
         raise ModelError(
             "{name} is a {kind}, whose input is {given} instead of a picture.",
             name=name,
-            kind=found.__name__,
-            given=found.main_input_name,
+            kind=own.__name__,
+            given=own.main_input_name,
         )
-    return found
+    return own
 
 
 def _check_family(kind: Any, configuration: Any, name: str) -> None:
@@ -211,11 +211,11 @@ def _check_family(kind: Any, configuration: Any, name: str) -> None:
 def _configuration(kind: Any, config: Mapping[str, Any], name: str) -> Any:
     own = kind.config_class
     if config.get("model_type") != own.model_type:  # of CLIP or SigLIP, with two towers
-        shared = {name: config[name] for name in ("projection_dim",) if name in config}
-        config = {**(config.get("vision_config") or {}), **shared}
-    known = {key: value for key, value in config.items() if key not in _FOREIGN}
+        common = {name: config[name] for name in ("projection_dim",) if name in config}
+        config = {**(config.get("vision_config") or {}), **common}
+    settings = {key: value for key, value in config.items() if key not in _FOREIGN}
     try:
-        configuration = own.from_dict(known)
+        configuration = own.from_dict(settings)
         _check_layers(configuration.to_dict())
     except Exception as error:  # transformers' checks raise many kinds of errors
         raise ModelError(
@@ -346,8 +346,8 @@ def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: 
                 key=key,
                 file=file.name,
             )
-    loaded: nn.Module = module
-    return loaded
+    result: nn.Module = module
+    return result
 
 
 _LARGEST = 10_000  # number in a configuration of timm
@@ -423,16 +423,16 @@ def _load_timm(
     own, is_complete = _timm_preprocessing(settings, stated, architecture, name)
     if file is None and isinstance(config.get("num_classes"), int):
         options["num_classes"] = config["num_classes"]
-    planned = plan(architecture, file, size, options=options, stated=own.input_size)
-    if planned.trained is not None:
-        own = replace(own, input_size=planned.trained)
+    own_plan = plan(architecture, file, size, options=options, stated=own.input_size)
+    if own_plan.trained is not None:
+        own = replace(own, input_size=own_plan.trained)
     if file is not None and settings.get("crop_pct") is None:
         own, note = preprocessing_at_trained_size(own, architecture)
     own = replace(own, input_size=size or own.input_size)
-    module = planned.build()
+    module = own_plan.build()
     weights, labels = Message("random weights"), None
     if file is not None:
-        weights = planned.load(module, f"{source}, {file.path.name}")
+        weights = own_plan.load(module, f"{source}, {file.path.name}")
         labels = _labels(config, settings, module.num_classes)
         if labels is None and source.startswith("hf-hub:timm/"):
             labels = labels_of(module)  # ImageNet's
@@ -482,21 +482,21 @@ def _timm_preprocessing(
     """
     usual = preprocessing_of(build_outline(architecture, {}), None)
     names = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-    found = {key: settings[key] for key in names if settings.get(key) is not None}
+    values = {key: settings[key] for key in names if settings.get(key) is not None}
     sides = [stated] * 2 if isinstance(stated, int) else list(stated or usual.input_size)[-2:]
     try:
         for key in ("mean", "std"):
-            if key in found:
-                found[key] = tuple(map(float, found[key]))
+            if key in values:
+                values[key] = tuple(map(float, values[key]))
         height, width = (int(side) for side in sides)
-        preprocessing = check_preprocessing(replace(usual, input_size=(height, width), **found))
+        preprocessing = check_preprocessing(replace(usual, input_size=(height, width), **values))
     except (TypeError, ValueError) as error:
         raise ModelError(
             "The preprocessing in the {config} of {name} is invalid. Correct the file.",
             config=CONFIG,
             name=name,
         ) from error
-    return preprocessing, set(names[:4]) <= found.keys()
+    return preprocessing, set(names[:4]) <= values.keys()
 
 
 def _labels(
@@ -505,10 +505,10 @@ def _labels(
     """Return the class names, with their descriptions if there are any; None without names."""
     both = {**settings, **config}
     names = both.get("label_names") or both.get("labels")
-    described = both.get("label_descriptions")
+    texts = both.get("label_descriptions")
     if isinstance(names, Mapping):
         names = [names.get(str(number)) for number in range(outputs)]
     if not isinstance(names, list) or len(names) != outputs or not all(names):
         return None
-    descriptions = described if isinstance(described, Mapping) else {}
+    descriptions = texts if isinstance(texts, Mapping) else {}
     return tuple(str(descriptions.get(str(name), name)) for name in names)

@@ -35,7 +35,7 @@ def input_cost(model: Model) -> InputCost:
     return InputCost(
         size=model.preprocess.input_size,
         grid=first.query_grid,
-        tokens=len(first.prefix) + math.prod(first.query_grid),
+        tokens=first.num_tokens,
         attention=attention_weights(model.sites),
     )
 
@@ -75,10 +75,10 @@ def whole_picture(model: Model, picture: InputSize, *, most: float = math.inf) -
     """
     step, own = step_of(model), model.preprocess.input_size
     count = max(1.0, own[0] * own[1] / (step[0] * step[1]))
-    wanted = picture[0] / picture[1]
+    ratio = picture[0] / picture[1]
 
     def difference(size: InputSize) -> float:
-        shape = math.log(size[1] / size[0] / wanted)
+        shape = math.log(size[1] / size[0] / ratio)
         patches = math.log(size[0] * size[1] / (step[0] * step[1]) / count)
         return 2 * abs(shape) + abs(patches)
 

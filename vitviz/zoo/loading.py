@@ -41,7 +41,7 @@ from .checkpoints import (
     load_state,
     shipped_names,
 )
-from .files import CONFIG, read_labels
+from .files import CONFIG, find_file, read_labels
 from .folders import load_folder
 from .open_clips import OPEN_CLIP_CONFIG
 from .planning import Plan, check_memory, load_file, plan
@@ -196,23 +196,23 @@ def load_model(
 
 
 def _preprocessing_changes(
-    given: Preprocessing | ImageProcessor | Transforms | Mapping[str, Any] | None,
+    source: Preprocessing | ImageProcessor | Transforms | Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the given fields of the preprocessing."""
-    if given is None:
+    if source is None:
         return {}
-    if not isinstance(given, Mapping):
-        whole = preprocessing_in(given)
+    if not isinstance(source, Mapping):
+        whole = preprocessing_in(source)
         return {each.name: getattr(whole, each.name) for each in fields(whole)}
-    known = [each.name for each in fields(Preprocessing)]
-    for name in given:
-        if name not in known:
+    names = [each.name for each in fields(Preprocessing)]
+    for name in source:
+        if name not in names:
             raise ModelError(
                 "Unknown field {name} of the preprocessing. Known are {known}.",
-                known=", ".join(known),
+                known=", ".join(names),
                 name=name,
             )
-    changes = dict(given)
+    changes = dict(source)
     if "input_size" in changes:
         changes["input_size"] = _height_and_width(changes["input_size"])
     return changes
@@ -238,9 +238,9 @@ def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -
     if str(name) in shipped_names() or not str(name):
         return None
     path = Path(name)
-    told = any((path / file).is_file() for file in (CONFIG, OPEN_CLIP_CONFIG))
-    named = isinstance(name, Path) or len(path.parts) > 1 or told
-    return path if named and path.is_dir() else None
+    has_config = find_file(path, (CONFIG, OPEN_CLIP_CONFIG)) is not None
+    is_path = isinstance(name, Path) or len(path.parts) > 1 or has_config
+    return path if is_path and path.is_dir() else None
 
 
 def load_from_folder(
@@ -311,8 +311,8 @@ def _load_shipped(
     except ValueError as error:
         raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
-    given = file is not None or pretrained
-    with skip_random_weights() if given else nullcontext():
+    is_trained = file is not None or pretrained
+    with skip_random_weights() if is_trained else nullcontext():
         module = VisionTransformer(**configuration)
     weights, labels = Message("random weights"), None
     if file is not None:
@@ -344,7 +344,7 @@ def _load_shipped(
             std=shipped.std,
             detail=shipped.detail,
         ),
-        trained=given,
+        trained=is_trained,
         weights=weights,
         labels=labels,
         temperature=shipped.temperature if pretrained and file is None else None,
@@ -374,22 +374,22 @@ def _initialise(
 def _load_timm(
     name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
 ) -> Model:
-    planned = plan(find_architecture(name), file, size)
+    own_plan = plan(find_architecture(name), file, size)
     labels = None
     if file is not None:
-        module = planned.build()
-        weights, labels = planned.load(module), classes_named_in(file.path)
+        module = own_plan.build()
+        weights, labels = own_plan.load(module), classes_named_in(file.path)
     elif pretrained:
-        module, weights = _create_trained(planned)
+        module, weights = _create_trained(own_plan)
         labels = labels_of(module)
     else:
-        module, weights = planned.build(), Message("random weights")
-    own = preprocessing_of(module, planned.size)
+        module, weights = own_plan.build(), Message("random weights")
+    own = preprocessing_of(module, own_plan.size)
     note: Message | str = ""
-    if planned.size is None and file is not None:
+    if own_plan.size is None and file is not None:
         note = Message(", input size of the architecture, as the file does not tell it")
     elif size is None and file is not None:
-        own, note = preprocessing_at_trained_size(own, planned.architecture)
+        own, note = preprocessing_at_trained_size(own, own_plan.architecture)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -397,23 +397,23 @@ def _load_timm(
         trained=file is not None or pretrained,
         weights=Message(weights) + note,
         labels=labels,
-        embedding_widths=embedding_widths(planned.architecture),
+        embedding_widths=embedding_widths(own_plan.architecture),
     )
 
 
-def _create_trained(planned: Plan) -> tuple[Any, Message]:
+def _create_trained(own_plan: Plan) -> tuple[Any, Message]:
     """Create the module with timm's own weights; return it with a description of the weights."""
     import timm
 
-    architecture, options = planned.architecture, planned.options
+    architecture, options = own_plan.architecture, own_plan.options
     own = build_outline(architecture, {})
-    grown = build_outline(architecture, options)
+    resized = build_outline(architecture, options)
     if "img_size" in options:
         check_mixing(architecture, own, options["img_size"], preprocessing_of(own, None).input_size)
     path = fetch_weights(architecture)
     # custom_load=False: the file is safetensors, even if timm would load another format.
     source = dict(file=str(path), custom_load=False)
-    resample_here = timm_leaves_positions(own, grown)
+    resample_here = timm_leaves_positions(own, resized)
     try:
         with skip_random_weights():
             module: Any = timm.create_model(
@@ -436,14 +436,14 @@ def _create_trained(planned: Plan) -> tuple[Any, Message]:
     if resample_here:
         state = module.state_dict()
         with skip_random_weights():
-            module = planned.build()
+            module = own_plan.build()
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
     description = Message(
         "trained weights of timm, {tag}, revision {revision}",
         tag=tag,
         revision=path.parent.name[:7],
     )
-    return module, description + timm_resampling_note(own, grown)
+    return module, description + timm_resampling_note(own, resized)
 
 
 class _InitialisationCounter(TorchFunctionMode):

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..common.language import Message
-from ..model import Model, Preprocessing, reason_of
+from ..common.language import Message, reason_of
+from ..model import Model, Preprocessing
 from ..model.families import ModelError
 from ..model.memory import require_memory
 from ..model.text import TextTower
 from .architectures import on_meta_device
 from .checkpoints import check_kinds, digest_of
-from .files import WEIGHTS, read_json
+from .files import WEIGHTS, find_file, no_weights, read_json
 from .processors import preprocessing_in
 from .resampling import InputSize, resampling_note
 from .texts import open_clip_of, tokenizer_error
@@ -37,7 +37,7 @@ def open_clip_weights(folder: Path) -> Path | None:
     """Return open_clip's file of both towers in a folder; None if there is none."""
     if not (folder / OPEN_CLIP_CONFIG).is_file():
         return None
-    return next((folder / name for name in OPEN_CLIP_WEIGHTS if (folder / name).is_file()), None)
+    return find_file(folder, OPEN_CLIP_WEIGHTS)
 
 
 def names_tokenizer(folder: Path, name: str) -> bool:
@@ -52,7 +52,7 @@ def explain_image_tower_alone(folder: Path, name: str) -> ModelError | None:
     another GELU and another crop.
     """
     weights = open_clip_weights(folder)
-    has_timm = any((folder / file).is_file() for file in WEIGHTS)
+    has_timm = find_file(folder, WEIGHTS) is not None
     try:
         check_open_clip(folder, name)
     except ModelError as error:
@@ -67,7 +67,7 @@ def explain_image_tower_alone(folder: Path, name: str) -> ModelError | None:
             file=OPEN_CLIP_WEIGHTS[0],
             name=name,
         )
-    return _no_weights(folder)
+    return no_weights(folder, OPEN_CLIP_WEIGHTS)
 
 
 def check_open_clip(folder: Path, name: str) -> None:
@@ -109,11 +109,11 @@ def _preprocessing(visual: Any, name: str) -> Preprocessing:
     as timm's does.
     """
     transform = open_clip_of(name).transform
-    given = transform.PreprocessCfg(**visual.preprocess_cfg)
-    height, width = (given.size,) * 2 if isinstance(given.size, int) else given.size
-    square = replace(given, size=max(height, width))
-    made = preprocessing_in(transform.image_transform_v2(square, is_train=False))
-    return replace(made, input_size=(int(height), int(width)))
+    settings = transform.PreprocessCfg(**visual.preprocess_cfg)
+    height, width = (settings.size,) * 2 if isinstance(settings.size, int) else settings.size
+    square = replace(settings, size=max(height, width))
+    preprocessing = preprocessing_in(transform.image_transform_v2(square, is_train=False))
+    return replace(preprocessing, input_size=(int(height), int(width)))
 
 
 def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
@@ -131,7 +131,7 @@ def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -
     file = open_clip_weights(folder)
     if pretrained:
         if file is None:
-            raise _no_weights(folder)
+            raise no_weights(folder, OPEN_CLIP_WEIGHTS)
         check_kinds([file])
         require_memory(2 * file.stat().st_size, name)  # the module and what the file holds
     module = _build(folder, name, load_weights=pretrained, force_image_size=size)
@@ -147,15 +147,6 @@ def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -
             )
         trunk.set_input_size(img_size=size)
     return module.eval().requires_grad_(False)
-
-
-def _no_weights(folder: Path) -> ModelError:
-    return ModelError(
-        "The folder {folder} has neither {first} nor {second}.",
-        folder=folder.name,
-        first=OPEN_CLIP_WEIGHTS[0],
-        second=OPEN_CLIP_WEIGHTS[2],
-    )
 
 
 def _build(folder: Path, name: str, *, load_weights: bool = False, **options: Any) -> Any:
@@ -206,8 +197,8 @@ def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
                 key=key,
                 config=OPEN_CLIP_CONFIG,
             )
-    checked: dict[str, Any] = config
-    return checked
+    result: dict[str, Any] = config
+    return result
 
 
 def _is_huge(tower: Mapping[str, Any]) -> bool:

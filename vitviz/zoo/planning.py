@@ -104,17 +104,22 @@ def plan(
     ModelError, CheckpointError
         When timm builds no such model, the file does not fit it, or the memory does not suffice.
     """
-    given, trained, usual_depth = dict(options or {}), stated, None
+    settings, trained, usual_depth = dict(options or {}), stated, None
     if file is not None:
-        given, usual_depth = _options_of(architecture, file, given)
-        trained = _trained_size(architecture, given, file, stated, size) or stated
+        settings, usual_depth = _options_of(architecture, file, settings)
+        trained = _trained_size(architecture, settings, file, stated, size) or stated
         if size is not None and trained not in (None, size):
-            _check_tables(architecture, given, file, trained, size)
-    wanted = size or trained
-    if wanted is not None:
-        given["img_size"] = wanted
+            _check_tables(architecture, settings, file, trained, size)
+    target = size or trained
+    if target is not None:
+        settings["img_size"] = target
     return Plan(
-        architecture, _check_options(architecture, given), file, trained, wanted, usual_depth
+        architecture,
+        _check_options(architecture, settings),
+        file,
+        trained,
+        target,
+        usual_depth,
     )
 
 
@@ -123,7 +128,7 @@ def _trained_size(
     options: Mapping[str, Any],
     file: Checkpoint,
     stated: InputSize | None,
-    wanted: InputSize | None,
+    size: InputSize | None,
 ) -> InputSize | None:
     """Return the input size that a file was trained at: the stated one, if its tables fit.
 
@@ -142,13 +147,13 @@ def _trained_size(
     try:
         return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
     except CheckpointError:
-        if wanted is None:
+        if size is None:
             raise
         return None
 
 
 def _options_of(
-    architecture: str, file: Checkpoint, given: Mapping[str, Any]
+    architecture: str, file: Checkpoint, further: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int | None]:
     """Return the options of timm that fit a file, and the usual depth if the file has another.
 
@@ -156,14 +161,14 @@ def _options_of(
 
     Parameters
     ----------
-    given : further options, which are kept
+    further : options that are kept
 
     Raises
     ------
     CheckpointError
         When the file has another width: no file of weights tells the number of heads.
     """
-    options: dict[str, Any] = {**given, "num_classes": file.num_classes}
+    options: dict[str, Any] = {**further, "num_classes": file.num_classes}
     outline = build_outline(architecture, options)
     own, shape = outline.state_dict().get(_KERNEL), file.shapes.get(_KERNEL, ())
     if own is not None and len(shape) == own.ndim and shape[0] != own.shape[0]:

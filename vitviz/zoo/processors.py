@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from ..common.images import INTERPOLATIONS
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from ..model import Preprocessing
 from ..model.families import ModelError
 from .files import PROCESSOR, WHOLE_PROCESSOR, read_json
@@ -80,8 +80,8 @@ def preprocessing_in(source: Preprocessing | ImageProcessor | Transforms) -> Pre
         return _of_processor(getattr(source, "image_processor", source))
     if callable(source) and (settings := _settings_of(source)) is not None:
         run: Any = source
-        described = _describe_checked(settings, "")
-        return _prove(run, type(source).__name__, described, starts=("round",))
+        preprocessing = _describe_checked(settings, "")
+        return _prove(run, type(source).__name__, preprocessing, starts=("round",))
     raise ModelError(
         "Expected a vitviz.Preprocessing, an image processor of transformers or the transforms of "
         "torchvision's weights, got {kind}.",
@@ -92,9 +92,9 @@ def preprocessing_in(source: Preprocessing | ImageProcessor | Transforms) -> Pre
 def _settings_of(source: Any) -> dict[str, Any] | None:
     """Return torchvision's transforms as settings of an image processor; None for other objects."""
     if all(hasattr(source, name) for name in ("crop_size", "resize_size", "mean", "std")):
-        (crop,), (resized,) = source.crop_size, source.resize_size
+        (crop,), (short_side,) = source.crop_size, source.resize_size
         return {
-            "size": {"shortest_edge": resized},
+            "size": {"shortest_edge": short_side},
             "crop_size": crop,
             "do_center_crop": True,
             "resample": _resampling(source),
@@ -165,28 +165,28 @@ def _processor_of(settings: Mapping[str, Any], kind: str | None) -> Any:
 
     Only classes of transformers itself are created: no code beside a file is run.
     """
-    named = settings.get("image_processor_type") or settings.get("feature_extractor_type")
-    if not named and kind is None:
+    title = settings.get("image_processor_type") or settings.get("feature_extractor_type")
+    if not title and kind is None:
         return None
     try:
         transformers: Any = import_module("transformers")
-        if not named:
+        if not title:
             from transformers.models.auto import image_processing_auto
 
-            known = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(str(kind))
-            named = next(filter(None, known.values() if isinstance(known, dict) else known or ()))
+            kinds = image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(str(kind))
+            title = next(filter(None, kinds.values() if isinstance(kinds, dict) else kinds or ()))
     except (ImportError, StopIteration, AttributeError):
         return None
-    name = re.sub(r"(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "ImageProcessor", str(named))
-    found = getattr(transformers, name, None) if name.endswith("ImageProcessor") else None
-    if found is None:
+    name = re.sub(r"(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "ImageProcessor", str(title))
+    own = getattr(transformers, name, None) if name.endswith("ImageProcessor") else None
+    if own is None:
         raise ModelError(
             "transformers has no image processor {kind}. {remedy}",
-            kind=named,
+            kind=title,
             remedy=_REMEDY,
         )
     try:
-        return found.from_dict({k: v for k, v in settings.items() if k != "auto_map"})
+        return own.from_dict({k: v for k, v in settings.items() if k != "auto_map"})
     except Exception as error:  # transformers' checks raise many kinds of errors
         raise _invalid_settings() from error
 
@@ -200,32 +200,32 @@ def _of_processor(processor: Any) -> Preprocessing:
 
     if name.startswith("TimmWrapper"):
         config = processor.data_config
-        described = Preprocessing(
+        draft = Preprocessing(
             input_size=tuple(config["input_size"][-2:]),
             mean=tuple(config["mean"]),
             std=tuple(config["std"]),
             **{key: config[key] for key in ("interpolation", "crop_pct", "crop_mode")},
         )
-        return _prove(run, name, check_preprocessing(described))
+        return _prove(run, name, check_preprocessing(draft))
     names = [each.__name__ for each in type(processor).__mro__]
     kind = next((k for k in _OBEYED_BY if any(each.startswith(k) for each in names)), "")
     settings = {key: _plain(value) for key, value in processor.to_dict().items()}
-    others = _unknown_keys(settings, kind)
-    read = getattr(processor, "_valid_kwargs_names", None)  # settings that the class reads, or None
-    for key in others:
-        if key.startswith("do_") or read is None or key in read:
+    unread = _unknown_keys(settings, kind)
+    keys = getattr(processor, "_valid_kwargs_names", None)  # settings that the class reads, or None
+    for key in unread:
+        if key.startswith("do_") or keys is None or key in keys:
             raise _unknown_setting(key, settings[key])
-    described = _describe_checked({k: v for k, v in settings.items() if k not in others}, kind)
-    if described.interpolation == "nearest" and getattr(processor, "backend", "") == "torchvision":
+    draft = _describe_checked({k: v for k, v in settings.items() if k not in unread}, kind)
+    if draft.interpolation == "nearest" and getattr(processor, "backend", "") == "torchvision":
         # torchvision takes the other pixel where two are equally near.
         raise _unknown_setting("resample", settings["resample"])
-    return _prove(run, name, described, others)
+    return _prove(run, name, draft, unread)
 
 
 def _unknown_keys(settings: Mapping[str, Any], kind: str) -> list[str]:
     """Return the settings that are on, and neither obeyed nor neutral."""
-    known = _OBEYED | _NEUTRAL | _OBEYED_BY.get(kind, frozenset())
-    return [key for key, value in settings.items() if key not in known and _is_on(value)]
+    known_keys = _OBEYED | _NEUTRAL | _OBEYED_BY.get(kind, frozenset())
+    return [key for key, value in settings.items() if key not in known_keys and _is_on(value)]
 
 
 def _is_on(value: Any) -> bool:
@@ -260,22 +260,22 @@ def _describe_checked(settings: Mapping[str, Any], kind: str) -> Preprocessing:
         raise _invalid_settings() from error
 
 
-def check_preprocessing(made: Preprocessing) -> Preprocessing:
+def check_preprocessing(draft: Preprocessing) -> Preprocessing:
     """Return the preprocessing, or raise a ValueError or TypeError if it fits no picture."""
-    if not all(0 < side <= MAX_SIDE for side in made.input_size):
+    if not all(0 < side <= MAX_SIDE for side in draft.input_size):
         raise ValueError
-    if not all(0 < std < math.inf for std in made.std) or not all(map(math.isfinite, made.mean)):
+    if not all(0 < std < math.inf for std in draft.std) or not all(map(math.isfinite, draft.mean)):
         raise ValueError
-    if made.interpolation not in INTERPOLATIONS or len(made.mean) != len(made.std):
+    if draft.interpolation not in INTERPOLATIONS or len(draft.mean) != len(draft.std):
         raise ValueError
-    made.place(Image.new("RGB", (8, 8)))
-    return made
+    draft.place(Image.new("RGB", (8, 8)))
+    return draft
 
 
 def _prove(
     run: Callable[[Image.Image], Any],
     kind: str,
-    made: Preprocessing,
+    draft: Preprocessing,
     unread: Sequence[str] = (),
     starts: Sequence[str] = ("trunc", "floor", "round"),
 ) -> Preprocessing:
@@ -289,18 +289,18 @@ def _prove(
     ModelError
         When the pixels differ: a class may do more than its settings tell.
     """
-    shares = made.crop_pct if isinstance(made.crop_pct, tuple) else (made.crop_pct,) * 2
+    shares = draft.crop_pct if isinstance(draft.crop_pct, tuple) else (draft.crop_pct,) * 2
     height, width = (
-        max(1, math.floor(x / share)) for x, share in zip(made.input_size, shares, strict=True)
+        max(1, math.floor(x / share)) for x, share in zip(draft.input_size, shares, strict=True)
     )
     # Three more than a multiple of four: there the three ways to round differ.
-    long = made.input_size[0] + 4 * math.ceil((1.1 * width - made.input_size[0]) / 4) + 3
+    long = draft.input_size[0] + 4 * math.ceil((1.1 * width - draft.input_size[0]) / 4) + 3
     sizes = (
         (width, max(1, long)),
         (int(1.6 * width) + 3, height - height // 5),
         (width // 3 + 1, height // 2 + 1),
     )
-    waves, mode = (height / _WAVE, width / _WAVE), "L" if len(made.mean) == 1 else "RGB"
+    waves, mode = (height / _WAVE, width / _WAVE), "L" if len(draft.mean) == 1 else "RGB"
     probes = [_probe(*size, waves).convert(mode) for size in sizes]
     try:
         with torch.device("cpu"):  # even within `on_meta_device`
@@ -309,14 +309,14 @@ def _prove(
         raise ModelError(
             "{kind} cannot process a picture ({reason}). {remedy}",
             kind=kind,
-            reason=str(error).partition("\n")[0].rstrip("."),
+            reason=reason_of(error),
             remedy=_REMEDY,
         ) from error
     for start in starts:
-        candidate = replace(made, crop_start=start)
+        candidate = replace(draft, crop_start=start)
         with torch.device("cpu"):
             own = [candidate(probe).numpy() for probe in probes]
-        if all(_is_same(*pair, made) for pair in zip(own, expected, strict=True)):
+        if all(_is_same(*pair, draft) for pair in zip(own, expected, strict=True)):
             return candidate
     raise ModelError(
         "{kind} computes other pixels than its settings describe{names}. {remedy}",
@@ -334,10 +334,10 @@ def _probe(width: int, height: int, waves: tuple[float, float]) -> Image.Image:
     return Image.fromarray((127.5 + 110 * np.stack(colours, axis=-1)).astype(np.uint8))
 
 
-def _is_same(own: np.ndarray, wanted: np.ndarray, made: Preprocessing) -> bool:
-    if own.shape != wanted.shape:
+def _is_same(own: np.ndarray, expected: np.ndarray, draft: Preprocessing) -> bool:
+    if own.shape != expected.shape:
         return False
-    off = np.abs(own - wanted) * np.array(made.std)[:, None, None] * 255
+    off = np.abs(own - expected) * np.array(draft.std)[:, None, None] * 255
     return bool(off.mean() <= _TOLERANCE[0] and off.max() <= _TOLERANCE[1])
 
 
@@ -364,14 +364,14 @@ def _describe(settings: Mapping[str, Any], kind: str) -> Preprocessing:
     if kind == "DINOv3ViT" and settings.get("do_rescale", True) and how in ("bicubic", "lanczos"):
         # It resizes floats instead of 8-bit levels, so that values leave 0..1 at edges.
         raise _unknown_setting("resample", resample)
-    made = replace(_describe_geometry(settings, kind), interpolation=how)
+    draft = replace(_describe_geometry(settings, kind), interpolation=how)
     pad = settings.get("pad_size")
-    padded = pad is not None and (pad["height"], pad["width"]) != made.input_size
-    if settings.get("do_pad") and (kind == "DPT" or padded):
+    is_padded = pad is not None and (pad["height"], pad["width"]) != draft.input_size
+    if settings.get("do_pad") and (kind == "DPT" or is_padded):
         raise _unknown_setting("do_pad", True)
     mean, std = _scale(settings, kind)
     order = "BGR" if settings.get("do_flip_channel_order") else "RGB"
-    return replace(made, mean=mean, std=std, channel_order=order)
+    return replace(draft, mean=mean, std=std, channel_order=order)
 
 
 def _scale(settings: Mapping[str, Any], kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -436,13 +436,13 @@ def _describe_geometry(settings: Mapping[str, Any], kind: str) -> Preprocessing:
             size=size,
             remedy=_REMEDY,
         )
-    wanted = crop or size
-    input_size = wanted["height"], wanted["width"]
+    output = crop or size
+    input_size = output["height"], output["width"]
     if "shortest_edge" in size:
         share = _share(min(input_size), size["shortest_edge"])
         square = input_size[0] == input_size[1]
         return _geometry(input_size, share, "center" if square else "shortest")
-    rows, cols = (_share(wanted[name], size[name]) for name in ("height", "width"))
+    rows, cols = (_share(output[name], size[name]) for name in ("height", "width"))
     return _geometry(input_size, rows if rows == cols else (rows, cols), "squash")
 
 
@@ -487,10 +487,10 @@ def labels_from(id2label: Mapping[Any, str] | None) -> tuple[str, ...] | None:
     """Return the class names in a configuration of transformers; None if it only numbers them."""
     if not id2label:
         return None
-    named = {int(number): str(label) for number, label in id2label.items()}
-    if sorted(named) != [*range(len(named))]:
+    names = {int(number): str(label) for number, label in id2label.items()}
+    if sorted(names) != [*range(len(names))]:
         return None
-    labels = tuple(named[number] for number in range(len(named)))
+    labels = tuple(names[number] for number in range(len(names)))
     return None if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels
 
 
@@ -515,12 +515,12 @@ def _sides(settings: Mapping[str, Any], name: str) -> dict[str, int]:
         if name == "crop_size" or not settings.get("do_center_crop"):
             return {"height": sides, "width": sides}
     elif isinstance(sides, Mapping):
-        found = {key: value for key, value in sides.items() if value is not None}
-        if all(isinstance(value, int) for value in found.values()) and set(found) in (
+        lengths = {key: value for key, value in sides.items() if value is not None}
+        if all(isinstance(value, int) for value in lengths.values()) and set(lengths) in (
             {"shortest_edge"},
             {"height", "width"},
         ):
-            return found
+            return lengths
     raise ModelError(
         "The image processor's {name} is {sides!r}, expected a height and a width, "
         "or a shortest_edge.",
@@ -529,7 +529,7 @@ def _sides(settings: Mapping[str, Any], name: str) -> dict[str, int]:
     )
 
 
-def _share(kept: int, of: int) -> float:
-    """Return the crop_pct by which `kept` pixels are cut out of `of`, exact after rounding."""
-    share = kept / of
-    return share if math.floor(kept / share) == of else math.nextafter(share, 0)
+def _share(part: int, whole: int) -> float:
+    """Return the crop_pct by which `part` pixels are cut out of `whole`, exact after rounding."""
+    share = part / whole
+    return share if math.floor(part / share) == whole else math.nextafter(share, 0)

@@ -8,12 +8,21 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..common.hub import TIMEOUT, HubError, Weights, download, find_cached, is_intact, remove_cached
+from ..common.hub import HubError, Weights, download, find_cached, is_intact, remove_cached
 from ..common.language import Message
 from ..model.families import ModelError
 from .architectures import on_meta_device
 from .checkpoints import INDEX, CheckpointError, files_of, shard_names
-from .files import ADAPTER, CONFIG, PROCESSOR, WEIGHTS, WHOLE_PROCESSOR, check_adapter, read_json
+from .files import (
+    ADAPTER,
+    CONFIG,
+    PROCESSOR,
+    WEIGHTS,
+    WHOLE_PROCESSOR,
+    check_adapter,
+    find_file,
+    read_json,
+)
 from .folders import WHOLES, load_folder
 from .open_clips import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, check_open_clip, names_tokenizer
 from .texts import TOKENIZER_SETTINGS, TOKENIZERS
@@ -31,13 +40,12 @@ def repository(name: str) -> tuple[str, str] | None:
 
 def cached_folder(name: str) -> Path | None:
     """Return the folder of a repository whose weights are on disk, without asking the network."""
-    found = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
-    config = next((path for path in found if path is not None), None)
-    if config is None:
-        return None
+    paths = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
+    config = next((path for path in paths if path is not None), None)
+    file = None if config is None else _file_in(config.parent)
     try:
-        return config.parent if files_of(_file_in(config.parent)) else None
-    except (CheckpointError, StopIteration):  # a shard is missing, or the weights
+        return None if file is None or not files_of(file) else file.parent
+    except CheckpointError:  # a shard is missing
         return None
 
 
@@ -54,9 +62,9 @@ def _names_of_weights(folder: Path, has_open_clip: bool) -> tuple[str, ...]:
     return OPEN_CLIP_WEIGHTS + WEIGHTS if both else WEIGHTS
 
 
-def _file_in(folder: Path) -> Path:
-    names = _names_of_weights(folder, find_spec("open_clip") is not None)
-    return next(folder / name for name in names if (folder / name).is_file())
+def _file_in(folder: Path) -> Path | None:
+    """Return the file of weights in a folder; None if it has none."""
+    return find_file(folder, _names_of_weights(folder, find_spec("open_clip") is not None))
 
 
 def _is_read_by_open_clip(folder: Path, name: str) -> bool:
@@ -75,7 +83,6 @@ def fetch_configuration(
     name: str,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    timeout: float = TIMEOUT,
 ) -> Path:
     """Return the folder of a repository with its configuration, downloaded if necessary.
 
@@ -86,30 +93,27 @@ def fetch_configuration(
     """
     if folder := cached_folder(name):  # the configuration is downloaded before the weights
         return folder
-    path = _fetch_file(name, CONFIG, progress, timeout, optional=True)
+    path = _fetch_file(name, CONFIG, progress, optional=True)
     if path is None:
-        own = _fetch_file(name, OPEN_CLIP_CONFIG, progress, timeout, optional=True)
+        own = _fetch_file(name, OPEN_CLIP_CONFIG, progress, optional=True)
         if own is not None:
             check_open_clip(own.parent, name)
-            if _reads_texts(own.parent, name):
-                _fetch_tokenizer(name, own.parent, progress, timeout)
+            _fetch_tokenizer(name, own.parent, progress)
             return own.parent
-        adapter = _fetch_file(name, ADAPTER, progress, timeout, optional=True)
+        adapter = _fetch_file(name, ADAPTER, progress, optional=True)
         if adapter is not None:
             check_adapter(adapter.parent)
-        path = _fetch_file(name, CONFIG, progress, timeout)
+        path = _fetch_file(name, CONFIG, progress)
     assert path is not None
     if "architecture" in read_json(path):
-        _fetch_file(name, OPEN_CLIP_CONFIG, progress, timeout, optional=True)
+        _fetch_file(name, OPEN_CLIP_CONFIG, progress, optional=True)
         if _is_read_by_open_clip(path.parent, name):
-            if _reads_texts(path.parent, name):
-                _fetch_tokenizer(name, path.parent, progress, timeout)
+            _fetch_tokenizer(name, path.parent, progress)
             return path.parent
     else:
         for file in (PROCESSOR, WHOLE_PROCESSOR):
-            _fetch_file(name, file, progress, timeout, optional=True)
-        if _reads_texts(path.parent, name):
-            _fetch_tokenizer(name, path.parent, progress, timeout)
+            _fetch_file(name, file, progress, optional=True)
+        _fetch_tokenizer(name, path.parent, progress)
     with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
     return path.parent
@@ -119,7 +123,6 @@ def fetch_repository(
     name: str,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    timeout: float = TIMEOUT,
     verify: bool = False,
 ) -> Path:
     """Return a repository's file of weights in the cache, with its configuration beside it.
@@ -129,18 +132,19 @@ def fetch_repository(
     folder = cached_folder(name)
     if folder is not None:
         file = _file_in(folder)
-        if verify and _reads_texts(folder, name):  # an older version downloaded no tokenizer
-            _fetch_tokenizer(name, folder, progress, timeout)
-        damaged = [part for part in files_of(file) if verify and not is_intact(part)]
+        assert file is not None  # as the folder is cached
+        if verify:  # other programs download none
+            _fetch_tokenizer(name, folder, progress)
+        bad_files = [part for part in files_of(file) if verify and not is_intact(part)]
         lacks_text = file.name in WEIGHTS and verify and _is_read_by_open_clip(folder, name)
-        if not damaged and not lacks_text:
+        if not bad_files and not lacks_text:
             return file
-        for part in damaged:
+        for part in bad_files:
             remove_cached(part)
-    folder = fetch_configuration(name, progress=progress, timeout=timeout)
-    wanted = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
-    for file_name in wanted:
-        path = _fetch_file(name, file_name, progress, timeout, optional=file_name != wanted[-1])
+    folder = fetch_configuration(name, progress=progress)
+    names = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
+    for file_name in names:
+        path = _fetch_file(name, file_name, progress, optional=file_name != names[-1])
         if path is not None:
             break
     assert path is not None
@@ -150,7 +154,7 @@ def fetch_repository(
         except CheckpointError as error:
             raise ModelError("{name}: {error}", name=name, error=error) from error
         for shard in shards:
-            _fetch_file(name, shard, progress, timeout)
+            _fetch_file(name, shard, progress)
     return path
 
 
@@ -162,21 +166,22 @@ def _reads_texts(folder: Path, name: str) -> bool:
 
 
 def _fetch_tokenizer(
-    name: str, folder: Path, progress: Callable[[int, int | None], None] | None, timeout: float
+    name: str, folder: Path, progress: Callable[[int, int | None], None] | None
 ) -> None:
-    """Download a tokenizer of transformers, if there is one."""
-    if any((folder / file).is_file() for file in TOKENIZERS):
+    """Download a tokenizer of transformers, if the model reads texts and there is one."""
+    if not _reads_texts(folder, name):
+        return
+    if find_file(folder, TOKENIZERS):
         return
     for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):
-        found = _fetch_file(name, file, progress, timeout, optional=True)
-        if file == TOKENIZERS[0] and found is not None:  # the whole tokenizer
+        path = _fetch_file(name, file, progress, optional=True)
+        if file == TOKENIZERS[0] and path is not None:  # the whole tokenizer
             return
 
 
 def _weights(name: str, file: str) -> Weights:
     parts = repository(name)
-    if parts is None:
-        raise ModelError("Expected {prefix}owner/name, got {name}.", prefix=PREFIX, name=name)
+    assert parts is not None  # callers ask for the names of repositories alone
     repo, revision = parts
     return Weights(repo, file, revision)
 
@@ -185,7 +190,6 @@ def _fetch_file(
     name: str,
     file: str,
     progress: Callable[[int, int | None], None] | None,
-    timeout: float,
     *,
     optional: bool = False,
 ) -> Path | None:
@@ -194,7 +198,7 @@ def _fetch_file(
     if path := find_cached(weights):
         return path
     try:
-        return download(weights, progress=progress, timeout=timeout)
+        return download(weights, progress=progress)
     except HubError as error:
         if optional and error.missing:
             return None

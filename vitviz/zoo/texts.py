@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from ..model.families import ModelError, reason_of
+from ..common.language import reason_of
+from ..model.families import ModelError
 from ..model.text import TextTower
 
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
@@ -41,8 +42,8 @@ def _own_tokenizer(module: Any, name: str) -> Callable[..., Any]:
     folder = getattr(getattr(module, "config", None), "_name_or_path", None)
     if folder:
         return tokenizer_in(folder, name)
-    known = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
-    if known == _OPEN_CLIP_VOCABULARY and not hasattr(module, "get_text_features"):
+    size = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
+    if size == _OPEN_CLIP_VOCABULARY and not hasattr(module, "get_text_features"):
         return open_clip_of(name).SimpleTokenizer()
     raise ModelError(
         "The tokenizer of {name} is unknown. Give vitviz.watch the one that belongs to it as "

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..model import Model, Preprocessing, reason_of
+from ..common.language import reason_of
+from ..model import Model, Preprocessing
 from ..model.answers import Answers, Labels
 from ..model.families import FAMILIES, ModelError, family_of, is_compiled, is_known_to_copy
-from ..model.model import NegateTokens, Recorder
+from ..model.model import ChangeTokens, noise_input
+from ..model.recording import Recorder
 from ..model.text import has_text_tower
 from ..vit import VisionTransformer
 from .architectures import embedding_widths, preprocessing_of
@@ -25,14 +27,14 @@ from .processors import (
 from .texts import text_tower_of
 
 
-class Watched(Model):
+class WatchedModel(Model):
     """A `Model` as a context manager: leaving it restores the module's training mode."""
 
     def __init__(self, module: nn.Module, modes: dict[nn.Module, bool], **options: Any) -> None:
         super().__init__(module, **options)
         self._modes = modes
 
-    def __enter__(self) -> "Watched":
+    def __enter__(self) -> "WatchedModel":
         return self
 
     def __exit__(
@@ -52,7 +54,7 @@ def watch(
     answers: Answers | None = None,
     name: str | None = None,
     tokenizer: Callable[..., Any] | None = None,
-) -> Watched:
+) -> WatchedModel:
     """Look into a module in memory.
 
     The module is switched to evaluation mode, and nothing else in it is changed. As a context
@@ -83,7 +85,7 @@ def watch(
 
     Returns
     -------
-    Watched
+    WatchedModel
         A `Model`; its weights count as trained, as nothing is known about them.
 
     Raises
@@ -108,7 +110,7 @@ def watch(
     modes = {each: each.training for each in module.modules()}
     module.eval()
     try:
-        model = Watched(
+        model = WatchedModel(
             module,
             modes,
             path=path,
@@ -159,12 +161,12 @@ def _check_whole(model: Model, own: bool) -> None:
         When the module cannot run, does not use its part, or changes the picture before the part
         though the preprocessing is the part's.
     """
-    x = _noise(model)
+    x = noise_input(model)
     names: dict[str, Any] = dict(name=model.name, part=model.path)
     with torch.inference_mode():
         try:
-            reached, answer = model.reaching(x), model.run(x)
-            with model.recording(NegateTokens(len(model.layers) - 1)):
+            part_input, answer = model.reaching(x), model.run(x)
+            with model.recording(ChangeTokens(len(model.layers) - 1, torch.neg)):
                 other = model.run(x)
         except ModelError:
             raise
@@ -181,7 +183,7 @@ def _check_whole(model: Model, own: bool) -> None:
             "that part.",
             **names,
         )
-    if own and not torch.equal(reached, x):
+    if own and not torch.equal(part_input, x):
         raise ModelError(
             "{name} changes the picture before its part {part} sees it, so that part's "
             "preprocessing is wrong for it. Give watch a preprocessing.",
@@ -204,14 +206,14 @@ def _check_places(model: Model) -> None:
     if site.steps or site.layout == "channels":  # each token is made of many patches
         return
     (rows, cols), (high, wide) = first.query_grid, first.patch_side
-    x = _noise(model)
+    x = noise_input(model)
     # A mirror image, a turn or a transposition moves at least one of these.
     for row, col in ((0, cols - 1), (rows - 1, cols // 2)):
-        changed = x.clone()
-        changed[..., row * high : (row + 1) * high, col * wide : (col + 1) * wide] += 1
+        other = x.clone()
+        other[..., row * high : (row + 1) * high, col * wide : (col + 1) * wide] += 1
         streams = []
         with torch.inference_mode():
-            for each in (x, changed):
+            for each in (x, other):
                 with model.recording(recorder := _KeepFirstTokens()):
                     model.run(each)
                 streams.append(recorder.tokens.flatten(1, -2)[0].float())
@@ -228,12 +230,6 @@ def _check_places(model: Model) -> None:
                 token=token,
                 expected=expected,
             )
-
-
-def _noise(model: Model) -> Tensor:
-    random = torch.Generator().manual_seed(0)
-    size = (1, len(model.preprocess.mean), *model.preprocess.input_size)
-    return model.to_device(torch.randn(size, generator=random))
 
 
 def _architecture(part: Any) -> str | None:

@@ -107,7 +107,7 @@ def _measure_carried(view: View) -> _Measured:
             carried = view.acts.carried(view.model, layer)
             lengths = carried.lengths
             added.append((lengths / lengths.sum(axis=1, keepdims=True))[None].astype(np.float32))
-            kept.append(carried.kept(view.acts.tokens(layer)))
+            kept.append(carried.own_shares(view.acts.tokens(layer)))
         return _Measured(added, np.array(kept))
 
     return results.compute(

@@ -17,7 +17,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.common.language import Message, mark, tr
 
 if TYPE_CHECKING:
-    from vitviz.intervention.equivariance import Shuffled
+    from vitviz.intervention.equivariance import ShuffleResult
 
 ORDERS = range(1, 10)  # seeds of the permutations
 QUESTION = mark("Does the order of the patches matter?")
@@ -29,7 +29,7 @@ def draw_shuffled(view: View) -> list[Table]:
 
     seed = setting("shuffle", ORDERS, ORDERS[0])
 
-    def make() -> "Shuffled":
+    def make() -> "ShuffleResult":
         return shuffle_patches(view.model, view.picture.image, seed=seed)
 
     found = results.compute((*view.key, "shuffled", seed), make, lambda made: made.outputs.nbytes)

@@ -300,7 +300,7 @@ def _pair(layer: "Layer", place: tuple[int, int]) -> tuple[int, int]:
 def _card(family: str, architecture: str) -> None:
     card = CARDS[family]
     st.markdown(card.differs)
-    st.markdown(tr("*What cannot be shown:* {hidden}", hidden=card.hidden))
+    st.markdown(tr("*What cannot be shown:* {hidden}", hidden=card.omissions))
     st.markdown(
         tr(
             "On the picture: {architecture}. Paper: {source}.",

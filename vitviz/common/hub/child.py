@@ -123,8 +123,8 @@ def find_blocking_setting(error: BaseException) -> HubError | None:
         )
     where, proxies = urlsplit(constants.ENDPOINT), getproxies()
     kind = where.scheme if where.scheme in proxies else "all"
-    connecting = re.search("socksio|Connect|Proxy", errors)
-    if not connecting or kind not in proxies or proxy_bypass(where.hostname or ""):
+    is_connecting = re.search("socksio|Connect|Proxy", errors)
+    if not is_connecting or kind not in proxies or proxy_bypass(where.hostname or ""):
         return None
     about: Any = dict(name=_first_set(f"{kind}_proxy", f"{kind}_proxy".upper()), settings=True)
     about["proxy"] = proxies[kind].rpartition("@")[2]  # without a password

@@ -85,12 +85,12 @@ def _monitor(
     progress: Callable[[int, int | None], None],
     timeout: float,
 ) -> Path:
-    done, total = 0, None
-    deadline, reported = monotonic() + _START, 0.0
+    received, total = 0, None
+    deadline, report_time = monotonic() + _START, 0.0
     while True:
-        if monotonic() - reported >= _TICK:
-            progress(done, total)
-            reported = monotonic()
+        if monotonic() - report_time >= _TICK:
+            progress(received, total)
+            report_time = monotonic()
         if monotonic() > deadline:
             raise HubError("nothing new came from the hub for {timeout:g} seconds", timeout=timeout)
         try:
@@ -101,7 +101,7 @@ def _monitor(
             raise HubError("the download ended before its time")
         event: dict[str, Any] = json.loads(line)
         if "path" in event:
-            progress(done, total)
+            progress(received, total)
             return Path(event["path"])
         if "failed" in event:
             english, values = event["failed"]
@@ -110,8 +110,8 @@ def _monitor(
         # A restarted transfer makes progress only beyond the bytes that it had before.
         if event["stage"] != "transfer":
             deadline = monotonic() + (_START if event["stage"] == "check" else timeout)
-        elif event["done"] > done:
-            done = event["done"]
+        elif event["done"] > received:
+            received = event["done"]
             deadline = monotonic() + timeout
 
 

@@ -68,11 +68,11 @@ def is_intact(path: Path, digest: str | None = None) -> bool:
         Sha256 on the hub. Default: the file's name in the cache, which is the sha256 of large
         files. Small files are taken to be intact.
     """
-    known = digest or path.resolve().name
-    if not re.fullmatch("[0-9a-f]{64}", known):
+    expected = digest or path.resolve().name
+    if not re.fullmatch("[0-9a-f]{64}", expected):
         return True
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == known
+        return hashlib.file_digest(file, "sha256").hexdigest() == expected
 
 
 def remove_cached(path: Path) -> None:

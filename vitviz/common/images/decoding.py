@@ -224,16 +224,16 @@ def _count_samples(frame: bytes) -> float:
 def _trim_png(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Return one of each needed chunk, EXIF and XMP, without the frames of an animation."""
     parts, exif, xmp, end = [data[:8]], b"", b"", 8
-    wanted = {b"IHDR", b"PLTE", b"tRNS", b"iCCP"}
+    missing = {b"IHDR", b"PLTE", b"tRNS", b"iCCP"}
     for _ in range(_MAX_PARTS):
         start = end
         length, kind = struct.unpack(">I4s", data[start : start + 8].ljust(8, b"\xff"))
         end = start + 12 + length
         if end > len(data):
             raise ImageError("The PNG is cut off: its last chunk is not complete.")
-        if kind in wanted or kind in (b"IDAT", b"IEND"):
+        if kind in missing or kind in (b"IDAT", b"IEND"):
             parts.append(data[start:end])
-            wanted.discard(kind)
+            missing.discard(kind)
         if kind == b"eXIf":
             exif = data[start + 8 : end - 4]
         if kind == b"iTXt" and data.startswith(b"XML:com.adobe.xmp\0", start + 8):
@@ -411,14 +411,14 @@ def _decode_in_subprocess(data: bytes, name: str) -> Image.Image:
     )
     command = [sys.executable, "-P", __file__, name]  # -P: import nothing from this folder
     try:
-        done = subprocess.run(command, input=data, capture_output=True, timeout=30, check=False)
+        child = subprocess.run(command, input=data, capture_output=True, timeout=30, check=False)
     except subprocess.TimeoutExpired as error:
         raise too_much from error
     except OSError as error:
         raise ImageError("No process could be started to read the {name}.", name=name) from error
-    if done.returncode:
+    if child.returncode:
         raise too_much
-    head, _, pixels = done.stdout.partition(b"\n")
+    head, _, pixels = child.stdout.partition(b"\n")
     if not pixels:
         import json
 
@@ -432,8 +432,8 @@ def _main(name: str) -> None:
     """Run as the subprocess of `_decode_in_subprocess`: write size and pixels, or an error."""
     if sys.platform != "win32":  # on Windows, only the parent's timeout applies
         # Processor time, less what this process and the parent have spent.
-        left = max(0.5, _SECONDS - 0.2 - time.process_time())
-        signal.setitimer(signal.ITIMER_PROF, left)
+        seconds = max(0.5, _SECONDS - 0.2 - time.process_time())
+        signal.setitimer(signal.ITIMER_PROF, seconds)
     if sys.platform == "linux":  # macOS does not enforce it
         import resource
 

@@ -96,21 +96,21 @@ def place(
     if crop_mode == "shortest":
         scale_height = scale_width = min(scale_height, scale_width)
     if crop_mode == "squash":
-        resized = (scale_width, scale_height)
+        scaled_size = (scale_width, scale_height)
     elif crop_mode in ("center", "shortest") and scale_height == scale_width:
         long = int(scale_width * max(size) / min(size))  # floors, as torchvision's Resize
-        resized = (scale_width, long) if width <= height else (long, scale_width)
+        scaled_size = (scale_width, long) if width <= height else (long, scale_width)
     elif crop_mode in ("center", "border"):  # timm's ResizeKeepRatio: rounds
         ratios = (height / scale_height, width / scale_width)
         ratio = max(ratios) if crop_mode == "border" else min(ratios)
-        resized = (max(1, round(width / ratio)), max(1, round(height / ratio)))
+        scaled_size = (max(1, round(width / ratio)), max(1, round(height / ratio)))
     else:
         raise ValueError(
             f"crop_mode must be center, squash, border, shortest or cut, got {crop_mode!r}."
         )
-    left = _centre_start(resized[0], out_width, crop_start)
-    top = _centre_start(resized[1], out_height, crop_start)
-    return Placement((width, height), resized, (left, top, left + out_width, top + out_height))
+    left = _centre_start(scaled_size[0], out_width, crop_start)
+    top = _centre_start(scaled_size[1], out_height, crop_start)
+    return Placement((width, height), scaled_size, (left, top, left + out_width, top + out_height))
 
 
 def _centre_start(have: int, want: int, how: str) -> int:
@@ -152,18 +152,18 @@ def fit(
     if placement.cut is not None:
         image = image.crop(placement.cut)
     (width, height), (left, top, right, bottom) = placement.resized, placement.box
-    seen = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
+    visible = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
     if width * height < _GIANT:
-        part = image.resize((width, height), how).crop(seen)
+        part = image.resize((width, height), how).crop(visible)
     else:
         x, y = image.width / width, image.height / height
-        end = (min(seen[2] * x, image.width), min(seen[3] * y, image.height))
-        size = (seen[2] - seen[0], seen[3] - seen[1])
-        part = image.resize(size, how, box=(seen[0] * x, seen[1] * y, *end))
-    if seen == placement.box:
+        end = (min(visible[2] * x, image.width), min(visible[3] * y, image.height))
+        size = (visible[2] - visible[0], visible[3] - visible[1])
+        part = image.resize(size, how, box=(visible[0] * x, visible[1] * y, *end))
+    if visible == placement.box:
         return part
     canvas = Image.new(image.mode, (right - left, bottom - top), fill)
-    canvas.paste(part, (seen[0] - left, seen[1] - top))
+    canvas.paste(part, (visible[0] - left, visible[1] - top))
     return canvas
 
 
@@ -185,5 +185,5 @@ def patch_mask(patches: np.ndarray, *, size: tuple[int, int], crop: Crop) -> Ima
     down = np.floor((np.arange(height) + 0.5 - top) / (bottom - top) * rows).astype(int)
     over = np.floor((np.arange(width) + 0.5 - left) / (right - left) * cols).astype(int)
     within = ((down >= 0) & (down < rows))[:, None] & ((over >= 0) & (over < cols))
-    selected = patches[np.ix_(down.clip(0, rows - 1), over.clip(0, cols - 1))]
-    return Image.fromarray(np.where(within & selected, np.uint8(255), np.uint8(0)))
+    is_selected = patches[np.ix_(down.clip(0, rows - 1), over.clip(0, cols - 1))]
+    return Image.fromarray(np.where(within & is_selected, np.uint8(255), np.uint8(0)))

@@ -27,7 +27,6 @@ from .description import (
     one_tensor,
     position_encodings,
     read_tokens,
-    reason_of,
     replaces_method,
 )
 from .plain import CAIT, MIXER, PLAIN, mixing_kinds, token_weights
@@ -65,7 +64,6 @@ __all__ = [
     "one_tensor",
     "position_encodings",
     "read_tokens",
-    "reason_of",
     "receptive_field_offsets",
     "replaces_method",
     "token_weights",

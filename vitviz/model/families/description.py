@@ -37,30 +37,25 @@ def read_tokens(
     random = torch.Generator().manual_seed(0)
     plain, others = (torch.randn(tokens.shape, generator=random).to(tokens) for _ in range(2))
 
-    def output_with(changed: slice) -> Tensor:
+    def output_with(place: slice) -> Tensor:
         z = plain.clone()
-        z[:, changed] = others[:, changed]
+        z[:, place] = others[:, place]
         return answer(z)
 
     places = {name: slice(at, at + 1) for at, name in enumerate(prefix)}
     places["patches"] = slice(len(prefix), None)
     with torch.inference_mode():
-        unchanged = output_with(slice(0)).nan_to_num()
-        read = tuple(
+        reference = output_with(slice(0)).nan_to_num()
+        names = tuple(
             name
             for name, place in places.items()
-            if not torch.equal(output_with(place).nan_to_num(), unchanged)
+            if not torch.equal(output_with(place).nan_to_num(), reference)
         )
-    return read or (("cls",) if "cls" in prefix else ("patches",))
+    return names or (("cls",) if "cls" in prefix else ("patches",))
 
 
 class ModelError(MessageError):
     """A model that vitviz cannot read, or a question that it cannot answer for this model."""
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, to be quoted within a sentence."""
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +95,11 @@ class Layer:
     patch_size: int | tuple[int, int]
     refusal: Message | None = None
     follows: bool = True
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of prefix tokens and of patches in the query grid."""
+        return len(self.prefix) + self.query_grid[0] * self.query_grid[1]
 
     @property
     def patch_side(self) -> tuple[int, int]:
@@ -188,8 +188,8 @@ class Site:
         """
         if hasattr(self.attn, "fused_attn"):
             return bool(self.attn.fused_attn)
-        chosen = getattr(getattr(self.attn, "config", None), "_attn_implementation", None)
-        return isinstance(self.attn, Attention) or self.is_multihead or chosen == "sdpa"
+        implementation = getattr(getattr(self.attn, "config", None), "_attn_implementation", None)
+        return isinstance(self.attn, Attention) or self.is_multihead or implementation == "sdpa"
 
     @property
     def is_multihead(self) -> bool:
@@ -199,14 +199,14 @@ class Site:
     @property
     def projection(self) -> Any:
         """The module that mixes the concatenated heads, or None."""
-        named = _first(self.attn, "proj", "attn_out_proj", "out_proj", "o_proj")
-        return named or getattr(getattr(self.attn, "output", None), "dense", None)
+        part = _first(self.attn, "proj", "attn_out_proj", "out_proj", "o_proj")
+        return part or getattr(getattr(self.attn, "output", None), "dense", None)
 
 
 def _first(module: nn.Module, *names: str) -> Any:
     """Return the first attribute with one of these names that is not None, or None."""
-    named = (getattr(module, name, None) for name in names)
-    return next((part for part in named if part is not None), None)
+    parts = (getattr(module, name, None) for name in names)
+    return next((part for part in parts if part is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -306,9 +306,9 @@ def call(module: nn.Module, x: Tensor, options: Mapping[str, Any]) -> Any:
     """Call the module, or its method for pictures, with the options that it accepts."""
     side = image_side(module)
     if options:
-        known = inspect.signature(side or module.forward).parameters
-        if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
-            options = {name: value for name, value in options.items() if name in known}
+        parameters = inspect.signature(side or module.forward).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            options = {name: value for name, value in options.items() if name in parameters}
     return module(x, **options) if side is None else side(x, **options)
 
 
@@ -369,8 +369,8 @@ def known_class(module: object) -> type:
     A subclass has the same blocks, and the proof on each picture refuses what it changed in them.
     """
     kind = type(module)
-    known = (each for each in kind.__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
-    return next(known, kind)
+    classes = (each for each in kind.__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
+    return next(classes, kind)
 
 
 def unwrap(part: Any) -> Any:
@@ -415,8 +415,8 @@ def input_channels(module: Any) -> int:
     A module without convolutions embeds its patches by a linear layer; it is taken to read RGB.
     """
     own = (part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d))
-    configured = getattr(getattr(module, "config", None), "num_channels", None)
-    return int(configured or next(own, 3))
+    channels = getattr(getattr(module, "config", None), "num_channels", None)
+    return int(channels or next(own, 3))
 
 
 def class_name(part: object) -> str:
@@ -591,10 +591,10 @@ def one_tensor(returned: Any, module: nn.Module) -> Tensor:
         return last.flatten(2).mean(dim=2) if last.ndim == 4 else last.mean(dim=1)
     names = ("logits", "image_embeds", "pooler_output", "last_hidden_state")
     if isinstance(returned, dict):
-        named = [returned.get(name) for name in names]
+        candidates = [returned.get(name) for name in names]
     else:
-        named = [getattr(returned, name, None) for name in names]
-    answer = next((each for each in named if isinstance(each, Tensor)), returned)
+        candidates = [getattr(returned, name, None) for name in names]
+    answer = next((each for each in candidates if isinstance(each, Tensor)), returned)
     if isinstance(answer, dict | list | tuple) and len(answer) == 1:
         (answer,) = answer.values() if isinstance(answer, dict) else answer
     if isinstance(answer, Tensor):
@@ -628,17 +628,17 @@ def position_encodings(module: nn.Module, layers: tuple[Layer, ...]) -> tuple[st
         "convolutions" (which see more than their own patch), "mixing" (an MLP over the positions).
         Empty if there is none: then the output does not change when patches are permuted.
     """
-    named: list[tuple[str, Any]] = [*module.named_modules(), *module.named_parameters()]
+    parts: list[tuple[str, Any]] = [*module.named_modules(), *module.named_parameters()]
     encodings = {
         "embedding": isinstance(getattr(module, "pos_embed", None), Tensor)
-        or any(isinstance(p, Tensor) and name.endswith(_EMBEDDINGS) for name, p in named),
-        mark("relative bias"): any(part in name for name, _ in named for part in _RELATIVE_BIAS),
+        or any(isinstance(p, Tensor) and name.endswith(_EMBEDDINGS) for name, p in parts),
+        mark("relative bias"): any(part in name for name, _ in parts for part in _RELATIVE_BIAS),
         mark("rotary"): getattr(module, "rope", None) is not None
-        or any(name.endswith("rope_embeddings") for name, _ in named),
+        or any(name.endswith("rope_embeddings") for name, _ in parts),
         mark("convolutions"): any(
             isinstance(part, nn.Conv2d)
             and any(size > step for size, step in zip(part.kernel_size, part.stride, strict=True))
-            for _, part in named
+            for _, part in parts
         ),
         mark("mixing"): any(layer.kind == "mixing" for layer in layers),
     }

@@ -36,7 +36,7 @@ def receptive_field_offsets(
     (NeurIPS 2016), section 3.
     """
     steps = max((site.steps for site in sites), key=len)
-    wanted = {len(site.steps) for site in sites}
+    lengths = {len(site.steps) for site in sites}
     offsets: dict[int, Offset] = {}  # by the number of steps
     random = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.enable_grad():
@@ -52,7 +52,7 @@ def receptive_field_offsets(
             size = [
                 size[axis] * round(before.shape[axis - 2] / x.shape[axis - 2]) for axis in (0, 1)
             ]
-            if number not in wanted:
+            if number not in lengths:
                 continue
             share = _effective_receptive_field(x, noise, random)
             if share.isfinite().all():  # else the weights are all zero or not finite

@@ -268,9 +268,9 @@ def explain_unknown(module: nn.Module, families: Sequence[str]) -> Message:
         )
     if known_class(module).__module__.startswith(("timm.", "transformers.", "torchvision.")):
         return Message("{name} has no attention to draw a map of.", name=name)
-    known = ", ".join(sorted(set(families)))
+    names = ", ".join(sorted(set(families)))
     return Message(
-        "{name} is of no family that vitviz can read. It reads {known}.", name=name, known=known
+        "{name} is of no family that vitviz can read. It reads {known}.", name=name, known=names
     )
 
 

@@ -242,8 +242,8 @@ def _pool_keys(pool: Any, strided: Any, grid: Grid) -> tuple[Windows, Grid]:
 
 
 def _is_twins(module: Any) -> bool:
-    known = {("Block", "LocallyGroupedAttn"), ("Block", "GlobalSubSampleAttn")}
-    return is_timm(module, "twins", "Twins") and all(kinds_of(b) <= known for b in module.blocks)
+    kinds = {("Block", "LocallyGroupedAttn"), ("Block", "GlobalSubSampleAttn")}
+    return is_timm(module, "twins", "Twins") and all(kinds_of(b) <= kinds for b in module.blocks)
 
 
 def _twins_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
@@ -344,8 +344,8 @@ def _is_maxxvit(module: Any) -> bool:
     if not (is_timm(module, "maxxvit", "MaxxVit") or is_features_only(module)):
         return False
     kinds = _kinds(module)
-    known = {"MbConvBlock", "ConvNeXtBlock", "TransformerBlock2d", "MaxxVitBlock"}
-    return kinds <= known and bool(kinds & {"TransformerBlock2d", "MaxxVitBlock"})
+    known_kinds = {"MbConvBlock", "ConvNeXtBlock", "TransformerBlock2d", "MaxxVitBlock"}
+    return kinds <= known_kinds and bool(kinds & {"TransformerBlock2d", "MaxxVitBlock"})
 
 
 STAGED = (

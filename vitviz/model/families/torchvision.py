@@ -188,15 +188,17 @@ def _tower_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
 
 
 def _tower_parts(module: Any) -> Parts:
-    norm, pooled = (None, module.ln_post) if module.final_ln_after_pool else (module.ln_post, None)
+    norm, pooled_norm = (
+        (None, module.ln_post) if module.final_ln_after_pool else (module.ln_post, None)
+    )
     if module.attn_pool is not None:  # its norm follows the pooling, in another width
-        norm = pooled = None
+        norm = pooled_norm = None
     width = int(module.class_embedding.shape[0])
     return Parts(
         embedding=module.conv1,
         kernel=module.conv1,
         norm=norm,
-        pooled_norm=pooled,
+        pooled_norm=pooled_norm,
         positions="positional_embedding",
         prefix=(module.class_embedding,),
         heads=(),
@@ -208,8 +210,8 @@ def _tower_parts(module: Any) -> Parts:
 
 def _run_tower(module: Any, x: Tensor, options: Mapping[str, Any]) -> Any:
     """Return only the embedding, even if the tower is set to return its tokens too."""
-    returned = module(x)
-    return returned[0] if isinstance(returned, tuple) else returned
+    output = module(x)
+    return output[0] if isinstance(output, tuple) else output
 
 
 OPEN_CLIP = (

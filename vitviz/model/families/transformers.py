@@ -390,8 +390,8 @@ def _swin_of(module: nn.Module) -> Encoder | None:
     for block, encoder in _SWIN.items():
         if encoder.path(module) is not None:
             stages = encoder.of(module).encoder.layers
-            known = all(class_name(b) == block for stage in stages for b in stage.blocks)
-            return encoder if known else None
+            is_known = all(class_name(b) == block for stage in stages for b in stage.blocks)
+            return encoder if is_known else None
     return None
 
 

@@ -64,7 +64,7 @@ class Contents:
 _Place = tuple[tuple[str, ...], str]  # the keys of a dictionary, and a prefix of names in it
 
 
-def contents_of(content: Any, part: str | None = None) -> Contents | None:
+def contents_of(content: Any, part: str | None) -> Contents | None:
     """Return the weights of one model; None if there are no named tensors.
 
     Parameters
@@ -81,8 +81,8 @@ def contents_of(content: Any, part: str | None = None) -> Contents | None:
         (keys, prefix) for keys, names in states.items() for prefix in _prefixes(names)
     ]
     if not places:  # without a patch embedding
-        known = _AVERAGES | _PARTS
-        usual = [k for k in states if len(k) <= 1 and known.issuperset(k)]
+        usual_keys = _AVERAGES | _PARTS
+        usual = [k for k in states if len(k) <= 1 and usual_keys.issuperset(k)]
         places = [(keys, wrapper_of(states[keys])) for keys in usual]
     if not places:
         return None
@@ -96,8 +96,8 @@ def contents_of(content: Any, part: str | None = None) -> Contents | None:
         name: t for name, t in states[keys].items() if name.removeprefix(prefix) not in inside
     }
     _check_beside(others, prefix, [p for k, p in places if k == keys])
-    shown = "" if keys in _USUAL_PLACES else ".".join(keys)
-    return Contents(inside, shown, prefix, tuple(others))
+    place = "" if keys in _USUAL_PLACES else ".".join(keys)
+    return Contents(inside, place, prefix, tuple(others))
 
 
 def wrapper_of(names: Collection[str]) -> str:
@@ -110,8 +110,8 @@ def wrapper_of(names: Collection[str]) -> str:
         return ""
     # A prefix of the alphabetically first and last name is a prefix of all.
     first, last = (name.split(".")[:-1] for name in (min(names), max(names)))
-    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return "".join(f"{one}." for one, _ in shared)
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(f"{one}." for one, _ in pairs)
 
 
 def _find_states(
@@ -120,11 +120,11 @@ def _find_states(
     """Yield each dictionary of named tensors in a file's content, with its keys."""
     if not isinstance(content, Mapping):
         return
-    named = {key: value for key, value in content.items() if isinstance(key, str)}
-    tensors = {key: value for key, value in named.items() if isinstance(value, Tensor)}
+    entries = {key: value for key, value in content.items() if isinstance(key, str)}
+    tensors = {key: value for key, value in entries.items() if isinstance(value, Tensor)}
     if tensors:
         yield keys, tensors
-    for key, value in named.items():
+    for key, value in entries.items():
         if len(keys) < _MAX_DEPTH and not _FOREIGN.match(key):
             yield from _find_states(value, (*keys, key))
 
@@ -142,10 +142,10 @@ def _words(place: _Place) -> list[str]:
 
 def _choose_place(places: Sequence[_Place], part: str | None) -> _Place:
     """Return the place of the wanted model; a moving average is preferred."""
-    wanted = places
+    candidates = places
     if part is not None:
-        wanted = [p for p in places if part in _words(p) or part == ".".join(_words(p))]
-        if not wanted:
+        candidates = [p for p in places if part in _words(p) or part == ".".join(_words(p))]
+        if not candidates:
             raise MessageError(
                 "it has no part {part}. It has: {parts}",
                 part=part,
@@ -156,18 +156,18 @@ def _choose_place(places: Sequence[_Place], part: str | None) -> _Place:
         keys = set(place[0])
         return 0 if _AVERAGES.intersection(_words(place)) else 1 if not keys or keys & _PARTS else 2
 
-    best = min(map(rank, wanted))
-    among = [place for place in wanted if rank(place) == best]
-    if len(among) > 1:
-        choices = _choices(among)
+    best = min(map(rank, candidates))
+    best_places = [place for place in candidates if rank(place) == best]
+    if len(best_places) > 1:
+        choices = _choices(best_places)
         raise MessageError(
             'it holds {count} models. Choose one of {parts}: load_model(..., part="{first}"), or '
             "NAME=FILE#{first} on the command line",
-            count=len(among),
+            count=len(best_places),
             parts=", ".join(choices),
             first=choices[0],
         )
-    return among[0]
+    return best_places[0]
 
 
 def _choices(places: Sequence[_Place]) -> list[str]:
@@ -183,14 +183,14 @@ def _choices(places: Sequence[_Place]) -> list[str]:
 def _check_beside(others: Mapping[str, Tensor], prefix: str, prefixes: Sequence[str]) -> None:
     """Refuse a file with a classifier beside the network: its model computes more."""
     for name, tensor in others.items():
-        copy = any(name.startswith(other) for other in prefixes)
+        is_copy = any(name.startswith(other) for other in prefixes)
         words = name.split(".")
-        known = copy or any(
+        is_known = is_copy or any(
             part.match(".".join(words[n:]))
             for n in range(len(words))
             for part in (_MEASURES, _BESIDE)
         )
-        if not known and tensor.ndim > 1 and tensor.is_floating_point():
+        if not is_known and tensor.ndim > 1 and tensor.is_floating_point():
             raise MessageError(
                 "it has {name} beside {prefix}*, so its model computes more than that part. Build "
                 "the model in Python, and give it to vitviz.watch",

@@ -79,20 +79,20 @@ def _check_classifier(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) ->
 
 
 def _resize_positions(
-    module: Any, own: Tensor | None, state: dict[str, Tensor], prefix: int, known: Grid | None
+    module: Any, own: Tensor | None, state: dict[str, Tensor], prefix: int, old_grid: Grid | None
 ) -> tuple[dict[str, Tensor], tuple[Grid, Grid] | None]:
     table = state.get("pos_embed")
     if own is None or table is None or table.ndim != 3 or own.shape[::2] != table.shape[::2]:
         return state, None  # not a table of this model
     grid: Grid = tuple(module.patch_embed.grid_size)
-    kept = prefix if own.shape[1] == prefix + math.prod(grid) else 0
-    count = table.shape[1] - kept
+    num_prefix = prefix if own.shape[1] == prefix + math.prod(grid) else 0
+    count = table.shape[1] - num_prefix
     if count < 1:
         return state, None
     side = math.isqrt(count)
     old = (side, side) if side * side == count else grid
-    if known is not None and math.prod(known) == count:
-        old = known
+    if old_grid is not None and math.prod(old_grid) == count:
+        old = old_grid
     if math.prod(old) != count:
         raise CheckpointError(
             "{count} patch positions fill neither a square nor the grid of {rows} x {cols}.",
@@ -102,5 +102,5 @@ def _resize_positions(
         )
     if old == grid:
         return state, None
-    table = resize_position_embedding(table, grid=grid, num_prefix_tokens=kept, old_grid=old)
+    table = resize_position_embedding(table, grid=grid, num_prefix_tokens=num_prefix, old_grid=old)
     return {**state, "pos_embed": table}, (old, grid)

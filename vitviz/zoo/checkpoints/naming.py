@@ -114,12 +114,12 @@ def to_timm(state: State) -> State:
     if len(bare) < len(state):
         raise MessageError("it has a part twice")
     if any(name.startswith("embeddings.patch_embedding") for name in bare):
-        found = _from_hugging_face(bare)
-        if any(name.startswith("layers.") for name in found):  # a Swin, as Microsoft names it
-            return _from_trainers(found)
-        return _move_cls_position(found) if "reg_token" in found else found
-    found = _from_trainers(state)
-    return _move_cls_position(found) if "register_tokens" in state else found
+        renamed = _from_hugging_face(bare)
+        if any(name.startswith("layers.") for name in renamed):  # a Swin, as Microsoft names it
+            return _from_trainers(renamed)
+        return _move_cls_position(renamed) if "reg_token" in renamed else renamed
+    renamed = _from_trainers(state)
+    return _move_cls_position(renamed) if "register_tokens" in state else renamed
 
 
 def _from_hugging_face(state: State) -> State:
@@ -135,29 +135,29 @@ def _from_hugging_face(state: State) -> State:
             "config.json instead"
         )
     # DINOv3 is timm's Eva, whose layer scales have other names than in its ViT.
-    eva = "embeddings.patch_embeddings.weight" in state
-    gated = any(".mlp.gate_proj." in name for name in state)
-    found: State = {}
+    is_eva = "embeddings.patch_embeddings.weight" in state
+    is_gated = any(".mlp.gate_proj." in name for name in state)
+    renamed: State = {}
     for name, tensor in state.items():
         block = _HF_BLOCK.fullmatch(name)
         if _HF_UNUSED.match(name):
             continue
         if not block:
-            found[_rename(name, _HF_PARTS)] = tensor
+            renamed[_rename(name, _HF_PARTS)] = tensor
             continue
         stage, number, part = block.groups()
         place = f"blocks.{stage}" if number is None else f"layers.{stage}.blocks.{number}"
         query = _HF_QUERY.fullmatch(part)
         if part.startswith("downsample."):
-            found[f"layers.{stage}.{part}"] = tensor
+            renamed[f"layers.{stage}.{part}"] = tensor
         elif query:
-            found |= _join_qkv(state, name, query[2], f"{place}.attn")
+            renamed |= _join_qkv(state, name, query[2], f"{place}.attn")
         elif not _HF_KEY_OR_VALUE.fullmatch(part):
             new = _rename(part, _HF_BLOCK_PARTS)
-            new = re.sub(r"^ls(\d)\.gamma", r"gamma_\1", new) if eva else new
-            new = new.replace("mlp.fc1.", "mlp.fc1_x.") if gated else new
-            found[f"{place}.{new}"] = tensor
-    return _reshape_clip(found)
+            new = re.sub(r"^ls(\d)\.gamma", r"gamma_\1", new) if is_eva else new
+            new = new.replace("mlp.fc1.", "mlp.fc1_x.") if is_gated else new
+            renamed[f"{place}.{new}"] = tensor
+    return _reshape_clip(renamed)
 
 
 def _join_qkv(state: State, query: str, kind: str, attention: str) -> State:
@@ -178,23 +178,23 @@ def _sibling(query: str, part: str) -> str:
     return query.replace("query", part)
 
 
-def _reshape_clip(found: State) -> State:
+def _reshape_clip(state: State) -> State:
     """Give parts of CLIP and SigLIP the shapes of timm."""
-    if found.get("cls_token") is not None and found["cls_token"].ndim == 1:
-        found["cls_token"] = found["cls_token"][None, None]
-    if found.get("pos_embed") is not None and found["pos_embed"].ndim == 2:
-        found["pos_embed"] = found["pos_embed"][None]
+    if state.get("cls_token") is not None and state["cls_token"].ndim == 1:
+        state["cls_token"] = state["cls_token"][None, None]
+    if state.get("pos_embed") is not None and state["pos_embed"].ndim == 2:
+        state["pos_embed"] = state["pos_embed"][None]
     for kind in ("weight", "bias"):
-        both = found.pop(f"head.attention.in_proj_{kind}", None)
+        both = state.pop(f"head.attention.in_proj_{kind}", None)
         if both is not None and both.ndim:
             third = len(both) // 3
-            found[f"attn_pool.q.{kind}"] = both[:third]
-            found[f"attn_pool.kv.{kind}"] = both[third:]
-    if "norm_pre.weight" in found and "head.weight" in found:  # a projection without bias
-        found.setdefault("head.bias", found["head.weight"].new_zeros(len(found["head.weight"])))
-    if "reg_token" in found and found["reg_token"].numel() == 0:
-        del found["reg_token"]
-    return found
+            state[f"attn_pool.q.{kind}"] = both[:third]
+            state[f"attn_pool.kv.{kind}"] = both[third:]
+    if "norm_pre.weight" in state and "head.weight" in state:  # a projection without bias
+        state.setdefault("head.bias", state["head.weight"].new_zeros(len(state["head.weight"])))
+    if "reg_token" in state and state["reg_token"].numel() == 0:
+        del state["reg_token"]
+    return state
 
 
 #: Names in towers with nn.MultiheadAttention: OpenAI's CLIP, open_clip and torchvision.
@@ -226,14 +226,14 @@ _TORCHVISION_SWIN: tuple[tuple[str, Any], ...] = (
 
 
 def _substitute(state: State, table: tuple[tuple[str, Any], ...]) -> State:
-    found: State = {}
+    renamed: State = {}
     for name, tensor in state.items():
         if name == "proj" and tensor.ndim == 2:  # CLIP's projection
             name, tensor = "head.weight", tensor.T
         for old, new in table:
             name = re.sub(old, new, name)
-        found[name] = tensor
-    return _reshape_clip(found)
+        renamed[name] = tensor
+    return _reshape_clip(renamed)
 
 
 #: Parts of gated MLPs in dinov2, dinov3 and EVA; the norm is EVA's only.
@@ -242,12 +242,12 @@ _GATED = {"w12": "fc1", "w1": "fc1_g", "w2": "fc1_x", "w3": "fc2", "ffn_ln": "no
 
 def _from_trainers(state: State) -> State:
     """Rename parts of the authors' code: DINOv2, DINOv3, EVA, MAE, Swin."""
-    dinov3 = "storage_tokens" in state
-    apart = any(name.endswith("attn.q_proj.weight") for name in state)  # as in EVA-02
-    swin = any(re.match(r"layers\.\d+\.blocks\.", name) for name in state)
+    is_dinov3 = "storage_tokens" in state
+    has_q_proj = any(name.endswith("attn.q_proj.weight") for name in state)  # as in EVA-02
+    is_swin = any(re.match(r"layers\.\d+\.blocks\.", name) for name in state)
     # In Microsoft's code and timm before 0.9, downsampling belongs to the stage before it.
-    early = swin and any(name.startswith("layers.0.downsample.") for name in state)
-    found: State = {}
+    is_old_swin = is_swin and any(name.startswith("layers.0.downsample.") for name in state)
+    renamed: State = {}
     for name, tensor in state.items():
         if _UNUSED.match(name):
             continue
@@ -255,35 +255,35 @@ def _from_trainers(state: State) -> State:
         new = {"register_tokens": "reg_token", "storage_tokens": "reg_token"}.get(new, new)
         new = re.sub(r"\.mlp\.(w\d+|ffn_ln)\.", lambda m: f".mlp.{_GATED.get(m[1], m[1])}.", new)
         new = new.replace(".attn.inner_attn_ln.", ".attn.norm.")
-        new = re.sub(r"\.([qv])_bias$", r".\1_proj.bias", new) if apart else new
-        if swin:
+        new = re.sub(r"\.([qv])_bias$", r".\1_proj.bias", new) if has_q_proj else new
+        if is_swin:
             new = re.sub(r"^head\.(weight|bias)$", r"head.fc.\1", new)
-        if early:
+        if is_old_swin:
             new = re.sub(
                 r"^layers\.(\d+)\.downsample", lambda m: f"layers.{int(m[1]) + 1}.downsample", new
             )
-        if dinov3:
+        if is_dinov3:
             new = re.sub(r"\.ls(\d)\.gamma$", r".gamma_\1", new)
             if new.endswith("attn.qkv.bias") and tensor.ndim == 1 and len(tensor) % 3 == 0:
                 queries, _, values = tensor.chunk(3)  # DINOv3 masks the bias of the keys
-                found[new.replace("qkv.bias", "q_bias")] = queries
-                found[new.replace("qkv.bias", "v_bias")] = values
+                renamed[new.replace("qkv.bias", "q_bias")] = queries
+                renamed[new.replace("qkv.bias", "v_bias")] = values
                 continue
-        if new in found:
+        if new in renamed:
             raise MessageError("it has a part twice")
-        found[new] = tensor
-    return found
+        renamed[new] = tensor
+    return renamed
 
 
-def _move_cls_position(found: State) -> State:
+def _move_cls_position(state: State) -> State:
     """Add the position of CLS to CLS, as timm adds none to the prefix of models with registers."""
-    positions = found.get("pos_embed")
+    positions = state.get("pos_embed")
     if positions is not None and positions.ndim == 3:
-        if "cls_token" not in found or positions[:, :1].shape != found["cls_token"].shape:
+        if "cls_token" not in state or positions[:, :1].shape != state["cls_token"].shape:
             raise MessageError("the position of CLS does not fit CLS")
-        found["cls_token"] = found["cls_token"] + positions[:, :1]
-        found["pos_embed"] = positions[:, 1:]
-    return found
+        state["cls_token"] = state["cls_token"] + positions[:, :1]
+        state["pos_embed"] = positions[:, 1:]
+    return state
 
 
 def _query_key_value(state: Mapping[str, Tensor], query: str) -> list[Tensor]:
@@ -305,24 +305,24 @@ def _rename(name: str, parts: Mapping[str, str]) -> str:
 
 def _from_jax(state: State) -> State:
     """Rename the JAX ViT's parts: kernels (in, out) become weights (out, in), heads are joined."""
-    found: State = {}
+    renamed: State = {}
     for name, tensor in state.items():
         block = re.fullmatch(r"Transformer/encoderblock_(\d+)/(.+)", name)
         if name == "cls":
-            found["cls_token"] = tensor
+            renamed["cls_token"] = tensor
         elif name == "Transformer/posembed_input/pos_embedding":
-            found["pos_embed"] = tensor
+            renamed["pos_embed"] = tensor
         elif name == "embedding/kernel" and tensor.ndim == 4:
-            found["patch_embed.proj.weight"] = tensor.permute(3, 2, 0, 1)  # (P, P, 3, D)
+            renamed["patch_embed.proj.weight"] = tensor.permute(3, 2, 0, 1)  # (P, P, 3, D)
         elif name == "embedding/bias":
-            found["patch_embed.proj.bias"] = tensor
+            renamed["patch_embed.proj.bias"] = tensor
         elif not block:
-            found.update(_from_flax(name, tensor, _JAX_PARTS, ""))
+            renamed.update(_from_flax(name, tensor, _JAX_PARTS, ""))
         elif block[2].startswith("MultiHeadDotProductAttention_1/"):
-            found.update(_from_jax_attention(state, name, f"blocks.{block[1]}.attn"))
+            renamed.update(_from_jax_attention(state, name, f"blocks.{block[1]}.attn"))
         else:
-            found.update(_from_flax(block[2], tensor, _JAX_BLOCK, f"blocks.{block[1]}."))
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+            renamed.update(_from_flax(block[2], tensor, _JAX_BLOCK, f"blocks.{block[1]}."))
+    return {name: tensor.contiguous() for name, tensor in renamed.items()}
 
 
 def _from_flax(name: str, tensor: Tensor, parts: Mapping[str, str], prefix: str) -> State:
@@ -330,8 +330,8 @@ def _from_flax(name: str, tensor: Tensor, parts: Mapping[str, str], prefix: str)
     kinds = {"kernel": "weight", "scale": "weight", "bias": "bias"}
     if layer not in parts or kind not in kinds:
         return {name: tensor}  # unknown, refused later
-    turned = tensor.T if kind == "kernel" and tensor.ndim == 2 else tensor
-    return {f"{prefix}{parts[layer]}.{kinds[kind]}": turned}
+    weight = tensor.T if kind == "kernel" and tensor.ndim == 2 else tensor
+    return {f"{prefix}{parts[layer]}.{kinds[kind]}": weight}
 
 
 def _from_jax_attention(state: State, name: str, attention: str) -> State:
@@ -346,5 +346,5 @@ def _from_jax_attention(state: State, name: str, attention: str) -> State:
     parts = _query_key_value(state, name)
     if kind == "kernel" and tensor.ndim > 1:  # each (D, heads, D_h)
         parts = [part.flatten(1).T for part in parts]
-    joined = torch.cat([part.flatten() if kind == "bias" else part for part in parts])
-    return {f"{attention}.qkv.{'weight' if kind == 'kernel' else 'bias'}": joined}
+    qkv = torch.cat([part.flatten() if kind == "bias" else part for part in parts])
+    return {f"{attention}.qkv.{'weight' if kind == 'kernel' else 'bias'}": qkv}

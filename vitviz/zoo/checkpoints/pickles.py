@@ -62,8 +62,8 @@ def load_torch(path: Path) -> Any:
     pickle.UnpicklingError
         When it holds objects of other classes, see `refused_names`.
     """
-    zipped = zipfile.is_zipfile(path)
-    if zipped:
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
         if any(entry.filename.endswith("/constants.pkl") for entry in entries):
@@ -71,14 +71,14 @@ def load_torch(path: Path) -> Any:
                 "{file} is a TorchScript program. Save the model's state_dict() instead.",
                 file=path.name,
             )
-        packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-        pickled = max((e.file_size for e in entries if e.filename.endswith(".pkl")), default=0)
-        if packed or pickled > MAX_PICKLE or len(entries) > MAX_ENTRIES:
+        is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+        pickle_size = max((e.file_size for e in entries if e.filename.endswith(".pkl")), default=0)
+        if is_packed or pickle_size > MAX_PICKLE or len(entries) > MAX_ENTRIES:
             raise CheckpointError(
                 "{file} is not a valid PyTorch checkpoint archive.", file=path.name
             )
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError:
         stand_ins: list[Any] = [
             (_Mapping if _MAPPINGS.fullmatch(name) else _Settings, name)
@@ -88,17 +88,17 @@ def load_torch(path: Path) -> Any:
         if not stand_ins:
             raise
         with torch.serialization.safe_globals(stand_ins):
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
 
 
 def refused_names(path: Path) -> list[str]:
     """Return the classes and functions in a torch file that are refused, in order."""
-    known = ("collections.OrderedDict", "collections.Counter", "_codecs.encode", "torch.")
+    prefixes = ("collections.OrderedDict", "collections.Counter", "_codecs.encode", "torch.")
     return [
         name
         for name in _names(path)
         if not (_MAPPINGS.fullmatch(name) or _SETTINGS.fullmatch(name))
-        and (not name.startswith(known) or name.startswith("torch.nn.modules."))
+        and (not name.startswith(prefixes) or name.startswith("torch.nn.modules."))
     ]
 
 

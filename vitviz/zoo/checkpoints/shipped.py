@@ -29,7 +29,7 @@ class Shipped:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     test_accuracy: float  # share of 1
-    temperature: float | None  # fitted on held-out pictures by `vitviz.training.calibration`
+    temperature: float | None  # fitted on held-out pictures by `vitviz train`
     grades: Grades | None
     detail: float  # resolution of the training's pictures as a share of the input's
     initialisation: Mapping[str, Any] | None  # mimetic at the start of the training; None: plain
@@ -51,7 +51,7 @@ def weights_file(model: str | Path) -> Path:
 
 def load_shipped(name: str) -> Shipped:
     """Read a shipped model."""
-    return load_trained(assets() / "weights" / f"{name}.safetensors")
+    return load_trained(weights_file(name))
 
 
 def load_trained(path: Path) -> Shipped:
@@ -72,8 +72,7 @@ def load_trained(path: Path) -> Shipped:
         test_accuracy=about["test_accuracy"],
         temperature=about.get("temperature"),
         grades=Grades.read(about["grades"]) if "grades" in about else None,
-        # The first recipes did not write it; they trained on pictures of 32 pixels.
-        detail=about.get("detail", min(1.0, 32 / about["configuration"]["image_size"])),
+        detail=about["detail"],
         initialisation=about.get("initialisation"),
     )
 
@@ -87,15 +86,15 @@ def write_metadata(path: Path, **about: Any) -> None:
 @cache
 def count_patches(name: str) -> int:
     """Return the number of patches of a shipped model's input, without reading its weights."""
-    built = _metadata(assets() / "weights" / f"{name}.safetensors")["configuration"]
-    return int((built["image_size"] // built["patch_size"]) ** 2)
+    configuration = _metadata(weights_file(name))["configuration"]
+    return int((configuration["image_size"] // configuration["patch_size"]) ** 2)
 
 
 def initialisations(name: str) -> tuple[str, ...]:
     """Return the initialisations of a model: "plain", and "mimetic" if its training used it."""
     if name not in shipped_names():
         return ("plain",)
-    about = _metadata(assets() / "weights" / f"{name}.safetensors")
+    about = _metadata(weights_file(name))
     return ("plain", "mimetic") if about.get("initialisation") else ("plain",)
 
 
