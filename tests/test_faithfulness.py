@@ -338,6 +338,7 @@ def test_a_damaged_piece_is_named(folder: Path, tmp_path: Path) -> None:
         ({"baseline": ["black"]}, "got 'black'"),
         ({"steps": 0}, "at least one step"),
         ({"orders": 0}, "at least one random order"),
+        ({"labels": ["cat"] * 6}, "so the label cat cannot be matched"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

@@ -287,7 +287,7 @@ def faithfulness(
         workers=workers,
         engine=engine,
         called=called,
-    ) as (entries, about, _):
+    ) as (entries, about):
         own = dict(maps=maps, removals=list(baseline), steps=steps, orders=orders, seed=seed)
         own["masks"] = None if masks is None else str(masks)
         if masks is not None and Path(masks).is_dir():  # workers may have another folder

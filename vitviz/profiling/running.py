@@ -146,9 +146,7 @@ def profile(
         workers=workers,
         engine=engine,
         called=called,
-    ) as (entries, about, why_unlabelled):
-        if why_unlabelled is not None and labels is not None and model.num_classes:
-            raise ProfileError(why_unlabelled)  # `compare` goes on with the other model's classes
+    ) as (entries, about):
         about["sinks"] = sinks
         folder = None if out is None else Path(out)
         if folder is not None and resume and (folder / "run.json").is_file():
@@ -172,7 +170,7 @@ def open_list(
     workers: int,
     engine: Engine,
     called: str | None,
-) -> Iterator[tuple[list[Entry], dict[str, Any], str | None]]:
+) -> Iterator[tuple[list[Entry], dict[str, Any]]]:
     """List the pictures of a run, whose parameters are those of `profile`, and describe the run.
 
     The pictures of an iterable are kept in a file within the `with` block.
@@ -182,8 +180,12 @@ def open_list(
     entries : list of Entry
     about : dict
         As `describe_run`, with the settings and the notes on what was left out.
-    why_unlabelled : str or None
-        Why the labels of the pictures are left out.
+
+    Raises
+    ------
+    ProfileError
+        When the settings do not fit, or the model's classes do not fit the labels that were asked
+        for.
     """
     _check_workers(model, workers, engine)
     notes: list[str] = []
@@ -194,13 +196,15 @@ def open_list(
         )
         entries, why_unlabelled = number_labels(entries, model, strict=labels is not None)
         if why_unlabelled is not None:
+            if labels is not None and model.num_classes:
+                raise ProfileError(why_unlabelled)
             notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
         about = describe_run(model, entries, batch_size, importance)
         about |= {"notes": notes, "seed": seed, "limit": limit}
         about |= {"workers": workers, "engine": engine}
         about["source"] = called or about["source"]
         about["threads"] = max(1, about["threads"] // max(1, workers))
-        yield entries, about, why_unlabelled
+        yield entries, about
 
 
 def _measure_all(
