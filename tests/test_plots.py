@@ -101,11 +101,14 @@ def test_colours_of_a_phrase_span_its_map_and_those_of_two_begin_at_0() -> None:
     assert words == "cosine: from -0.1 at row 2, column 3 to +0.3 at row 1, column 3."
 
 
-def test_a_hidden_blocks_number_stands_in_it_over_the_photo() -> None:
-    values = np.kron([[0.31, -0.02, 0.0]], np.ones((2, 2)))
+def test_a_hidden_blocks_number_stands_in_its_middle_over_the_photo() -> None:
+    values = np.kron([[0.31, -0.02, 0.0]], np.ones((2, 2)))[:, :5]  # the last block is narrow
     figure = plots.occlusion(values, WIDE, crop=CROP, name="dog", block=2)
     (numbers,) = (trace for trace in figure.data if trace.type == "scatter")
     assert list(numbers.text) == ["+31", "-2", "+0"]
+    left, top, right, bottom = CROP
+    np.testing.assert_allclose(numbers.x, left + (right - left) * np.array([0.2, 0.6, 0.9]))
+    np.testing.assert_allclose(numbers.y, (top + bottom) / 2)
     assert figure.layout.images[0].source.startswith("data:image")
     assert figure.data[0].opacity < 1
 
