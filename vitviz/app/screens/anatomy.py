@@ -182,7 +182,6 @@ def _patch_answers(view: View) -> list[Table]:
         found = results.compute(
             (*view.key, "patch lens", depth),
             lambda: intervention.patch_lens(view.model, acts, depth),
-            lambda made: made.nbytes,
         )
         right = (found.argmax(axis=-1) == index).mean()
         st.markdown(
@@ -243,8 +242,8 @@ def _locality(view: View) -> list[Table]:
     def repeated() -> "Distances":
         return repeat_patch(model, image, patch, other)
 
-    whole, half = results.compute((*view.key, "moved"), moved, lambda made: 1000)
-    twins = results.compute((*view.key, "repeated", patch), repeated, lambda made: 1000)
+    whole, half = results.compute((*view.key, "moved"), moved)
+    twins = results.compute((*view.key, "repeated", patch), repeated)
     found = {
         Message("picture moved by one patch"): whole,
         Message("picture moved by half a patch"): half,

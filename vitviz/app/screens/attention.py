@@ -153,9 +153,7 @@ def _pattern(view: View) -> str:
             for layer in layers
         ]
 
-    found = results.compute(
-        (*view.key, "patterns", tuple(layers)), make, lambda made: 100 * len(made) * acts.num_heads
-    )
+    found = results.compute((*view.key, "patterns", tuple(layers)), make)
     return findings.attention(
         [layer + 1 for layer in layers],
         found,
@@ -234,7 +232,6 @@ def _frames(view: View, counts: "Of") -> list[Frame]:
     return results.compute(
         (*view.key, "token map", counts, tuple(wanted)),
         make,
-        lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 

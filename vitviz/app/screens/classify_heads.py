@@ -158,11 +158,7 @@ def values_of(view: View, instead: str) -> Values:
         captured = (acts for _, acts in results.of_samples(model, names))
         return intervention.mean_head_outputs(captured)
 
-    return results.captures().get(
-        (*model_key(model), "head outputs", instead),
-        make,
-        lambda made: sum(values.nbytes for values in made.values()),
-    )
+    return results.captures().get((*model_key(model), "head outputs", instead), make)
 
 
 def replacement() -> str:

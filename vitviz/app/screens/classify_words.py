@@ -109,7 +109,6 @@ def _cosines(view: View, path: Any) -> np.ndarray:
     return results.compute(
         (*view.key, "word map", path),
         lambda: word_map(view.model, view.picture.image, path=path),
-        lambda made: made.nbytes,
     )
 
 
@@ -161,7 +160,6 @@ def _parts(view: View, index: int, less: int | None) -> "LogitParts":
     return results.compute(
         (*view.key, "logit parts", index, less),
         lambda: direct_logit_attribution(view.model, view.picture.image, target),
-        lambda made: made.by_token.nbytes,
     )
 
 

@@ -332,7 +332,6 @@ def _patch_similarity(view: View, other: View) -> np.ndarray:
     return results.compute(
         (*view.key, "cross similarity", other.picture.digest, view.layer),
         lambda: inspection.cross_similarity(_patch_tokens(view), _patch_tokens(other)),
-        lambda made: made.nbytes,
     )
 
 
@@ -353,7 +352,6 @@ def _draw_linked_maps(
     frames = results.compute(
         (*view.key, "compared", other.picture.digest, view.layer),
         encoded,
-        lambda made: sum(frame.nbytes for frame in made),
     )
     version = (view.layer, view.picture.digest)
     layer = tr("layer {layer}", layer=view.layer + 1)

@@ -196,9 +196,7 @@ def _draw_linked_map(
         return replace(frame, index=0)
 
     results.check_message(count_map_bytes(view.acts, [view.layer]))
-    frame = results.compute(
-        (*view.key, "compared", view.layer, mean, counts), make, lambda made: made.nbytes
-    )
+    frame = results.compute((*view.key, "compared", view.layer, mean, counts), make)
     shape = frame_shape(view.acts, view.layer)
     alone = frame.codes.shape[0] == 1
     linked_map(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,10 +99,6 @@ class Survey:
     entropy: np.ndarray
     histogram: np.ndarray
     offsets: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
 
 
 Surveys = dict[Variant, Survey]
@@ -615,7 +611,7 @@ def _prefix_name(view: View) -> str:
 
 def of_picture(acts: "Activations", key: Sequence[Hashable]) -> Surveys:
     """Measure both variants of the distance on one picture, cached."""
-    return results.compute((*key, "distances"), lambda: _measure(acts), _survey_bytes)
+    return results.compute((*key, "distances"), lambda: _measure(acts))
 
 
 def of_samples(view: View) -> Surveys:
@@ -630,7 +626,7 @@ def of_samples(view: View) -> Surveys:
         return {variant: _stack([one[variant] for one in found]) for variant in VARIANTS}
 
     key = (*view.key[:2], "distances", "samples")
-    return results.captures().get(key, make, _survey_bytes)
+    return results.captures().get(key, make)
 
 
 def _measure(acts: "Activations") -> Surveys:
@@ -694,10 +690,6 @@ def _stack(found: Sequence[Survey]) -> Survey:
         histogram=mean(np.stack([one.histogram for one in found])),
         offsets=mean(np.stack([one.offsets for one in found])),
     )
-
-
-def _survey_bytes(surveys: Surveys) -> int:
-    return sum(survey.nbytes for survey in surveys.values())
 
 
 def mean(values: np.ndarray) -> np.ndarray:

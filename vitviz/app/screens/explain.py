@@ -200,7 +200,7 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
         with st.spinner(tr("One pass forward and one back …")):
             return _run(view, name, index)
 
-    return results.compute((*view.key, *_cache_key(name, index)), make, lambda made: made.nbytes)
+    return results.compute((*view.key, *_cache_key(name, index)), make)
 
 
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
@@ -210,7 +210,6 @@ def _run(view: View, name: str, index: int, progress: "Progress | None" = None) 
     prepared = results.compute(  # once for all maps and classes
         (*view.key, "prepared"),
         lambda: prepare(view.model, view.picture.image),
-        lambda made: made.x.nbytes,
     )
     return METHODS[name](view.model, prepared, index, progress=progress)
 

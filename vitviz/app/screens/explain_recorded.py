@@ -62,9 +62,7 @@ def find_recorded(view: View) -> "Faithfulness | None":
         found = load_faithfulness(paths[view.model.name])
         return found if fits(found, view.model) else None
 
-    return results.captures().get(
-        (*model_key(view.model), "recorded maps"), make, lambda made: 100_000
-    )
+    return results.captures().get((*model_key(view.model), "recorded maps"), make)
 
 
 @lesson.part("recorded")

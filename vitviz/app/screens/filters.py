@@ -306,7 +306,6 @@ def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: s
     return results.captures().get(
         ("filters", *called, what, order, current_language()),
         lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
-        lambda made: made.kernel.nbytes,
     )
 
 
@@ -359,7 +358,6 @@ def _input(view: View) -> np.ndarray:
     return results.captures().get(
         (*view.key, "input"),
         lambda: view.model.preprocess(view.picture.image).numpy(),
-        lambda made: made.nbytes,
     )
 
 

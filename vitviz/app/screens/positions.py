@@ -216,7 +216,6 @@ def _similarity(view: View, kind: Kind) -> np.ndarray:
     return results.compute(
         ("positions", *view.key[:2], view.grid, kind),
         lambda: inspection.position_similarity(_table(view, kind), grid=view.grid),
-        lambda made: made.nbytes,
     )
 
 
@@ -237,7 +236,6 @@ def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
     return results.compute(
         ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(wanted)),
         make,
-        lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 
@@ -368,5 +366,4 @@ def _resized_similarity(
     return results.compute(
         ("positions", *view.key[:2], view.grid, kind, grid, how),
         make,
-        lambda made: made.nbytes,
     )

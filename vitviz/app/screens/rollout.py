@@ -110,9 +110,7 @@ def _measure_carried(view: View) -> _Measured:
             kept.append(carried.own_shares(view.acts.tokens(layer)))
         return _Measured(added, np.array(kept))
 
-    return results.compute(
-        (*view.key, "carried"), make, lambda made: sum(one.nbytes for one in made.added)
-    )
+    return results.compute((*view.key, "carried"), make)
 
 
 def _layers_and_options(
@@ -244,7 +242,7 @@ def _compute_map(view: View, settings: Settings) -> np.ndarray:
         return columns[prefix:].mean(axis=0) if view.query is None else columns[view.query]
 
     key = ("rollout shown", settings, view.layer, view.query, row)
-    return results.compute((*view.key, *key), make, lambda made: made.nbytes)
+    return results.compute((*view.key, *key), make)
 
 
 def _patches(view: View, settings: Settings) -> np.ndarray:
@@ -339,8 +337,4 @@ def _frames(view: View, settings: Settings) -> list[Frame]:
     all_fit = acts.depth * tokens**2 <= MAX_MAP_BYTES
     last = acts.depth - 1 if all_fit else view.layer
     results.check_message(tokens**2)
-    return results.compute(
-        (*view.key, "rollout", settings, None if all_fit else last),
-        make,
-        lambda frames: sum(frame.nbytes for frame in frames),
-    )
+    return results.compute((*view.key, "rollout", settings, None if all_fit else last), make)

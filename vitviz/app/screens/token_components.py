@@ -42,10 +42,6 @@ class Basis:
     explained: np.ndarray
     reach: np.ndarray
 
-    @property
-    def nbytes(self) -> int:
-        return self.axes.nbytes + self.mean.nbytes
-
     def points(self, tokens: np.ndarray) -> np.ndarray:
         """Project tokens (n, D) on the components: (n, n_components)."""
         return ((tokens - self.mean) @ self.axes.T).astype(np.float32)
@@ -69,7 +65,7 @@ def joint_bases(view: View, layers: Sequence[int], n_components: int) -> dict[in
         return {layer: _basis(moments, n_components) for layer, moments in found.items()}
 
     key: tuple[Hashable, ...] = (*model_key(view.model), "joint components", *layers, n_components)
-    return results.captures().get(key, make, lambda made: sum(one.nbytes for one in made.values()))
+    return results.captures().get(key, make)
 
 
 def _basis(moments: "Moments", n_components: int) -> Basis:
@@ -149,7 +145,6 @@ def draw_scatter(view: View, found: Components) -> None:
     thumbnails = results.compute(
         (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
         lambda: patch_thumbnails(places, photo, crop=crop, grid=grid, kept=kept),
-        lambda made: len(made[0]),
     )
     show(
         plots.token_scatter(
@@ -254,11 +249,7 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
             return basis.points(final_tokens(view, layer)), basis.explained
         return _project_tokens(view, layer, np.ones(view.acts.grid, bool))
 
-    return results.compute(
-        (*view.key, "components", layer, basis is None),
-        make,
-        lambda made: made[0].nbytes + made[1].nbytes,
-    )
+    return results.compute((*view.key, "components", layer, basis is None), make)
 
 
 def _project_tokens(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

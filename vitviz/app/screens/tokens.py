@@ -144,7 +144,6 @@ def _frames(view: View) -> list[Frame]:
     return results.compute(
         (*view.key, "similarity", tuple(layers)),
         make,
-        lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 
@@ -160,7 +159,7 @@ def _cosines(view: View) -> list[float]:
             means.append(float((total @ total - count) / max(count**2 - count, 1)))
         return means
 
-    return results.compute((*view.key, "mean cosines"), make, lambda made: 8 * len(made))
+    return results.compute((*view.key, "mean cosines"), make)
 
 
 def _draw_norms(view: View) -> None:

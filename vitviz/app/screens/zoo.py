@@ -116,9 +116,7 @@ def _strip(view: View, family: str) -> None:
             made.append(base64.b64encode(data.getvalue()).decode())
         return tuple(made)
 
-    tiles = results.compute(
-        (*view.key, "families", place, view.style.seen), make, lambda made: sum(map(len, made))
-    )
+    tiles = results.compute((*view.key, "families", place, view.style.seen), make)
     figures = []
     for (name, first), tile in zip(FIRST_LAYERS.items(), tiles, strict=True):
         words = tr("{count} of {size}", count=first.window**2, size=first.keys**2)

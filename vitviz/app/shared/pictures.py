@@ -92,8 +92,7 @@ def _image(data: bytes, digest: str) -> "Image.Image":
         with decode_queue().turn(lambda ahead: None):  # no drawing, which may stop the run
             return open_image(data)
 
-    # Pillow keeps four bytes of a pixel in RGB.
-    return images().get(digest, make, lambda made: 4 * made.width * made.height)
+    return images().get(digest, make)
 
 
 def most_megabytes() -> int:

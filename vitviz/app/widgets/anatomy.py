@@ -85,7 +85,7 @@ def steps_of(view: "View") -> "tuple[Box, ...]":
     def make() -> "tuple[Box, ...]":
         return anatomy.steps(view.model, view.picture.image, view.acts)  # may make a pass
 
-    return results.compute((*view.key, "steps"), make, _bytes_of)
+    return results.compute((*view.key, "steps"), make)
 
 
 def layer_of(view: "View") -> "tuple[Box, ...]":
@@ -95,7 +95,6 @@ def layer_of(view: "View") -> "tuple[Box, ...]":
     return results.compute(
         (*view.key, "boxes", view.layer),
         lambda: anatomy.layer_boxes(view.model, view.acts, view.layer),
-        _bytes_of,
     )
 
 
@@ -103,15 +102,8 @@ def _residual_of(view: "View") -> "Residual":
     from vitviz.web import anatomy
 
     return results.compute(
-        (*view.key, "residual stream"),
-        lambda: anatomy.residual_stream(view.acts),
-        lambda made: 1000,
+        (*view.key, "residual stream"), lambda: anatomy.residual_stream(view.acts)
     )
-
-
-def _bytes_of(boxes: "tuple[Box, ...]") -> int:
-    arrays = [box.values for box in boxes if box.values is not None]
-    return sum(a.nbytes for a in [*arrays, *(p for box in boxes for p in box.parts.values())])
 
 
 def scores_of(view: "View", head: int) -> np.ndarray:

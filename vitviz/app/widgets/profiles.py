@@ -61,7 +61,7 @@ def fitting_profiles(model: "Model") -> "list[Profile]":
 
         return [profile for profile in all_profiles() if fits(profile, model)]
 
-    return results.captures().get((*model_key(model), "profiles"), make, lambda made: 1000)
+    return results.captures().get((*model_key(model), "profiles"), make)
 
 
 def explain_none(model: "Model") -> str:
