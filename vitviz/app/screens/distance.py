@@ -20,7 +20,7 @@ from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, mark, patch_name, tr, tr_md
@@ -45,7 +45,6 @@ _ROWS: dict[Variant, str] = {
     "renormalised": mark("patches only, renormalised"),
     "paper": mark("as commonly implemented"),  # no text of the paper says how CLS was treated
 }
-_DOTS, _MAP = "distance_dots", "distance_map"
 VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
 
 
@@ -235,7 +234,7 @@ def _by_layer(view: View) -> Data:
         behind=behind.drawn if behind else None,
     )
     with places().stage:
-        show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
+        show(figure, key="distance_dots", on_click=partial(_go, distance.shape[1]))
     compare_with_reference(view, behind, distance, tr("On this picture"))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
@@ -332,7 +331,7 @@ def _dots(
     )
     if guess is not None:
         figure = plots.with_guessed_layer(figure, guess)
-    show(figure, key=_DOTS, on_click=partial(_go, acts.num_heads))
+    show(figure, key="distance_dots", on_click=partial(_go, acts.num_heads))
     if "recorded" in beside:
         st.markdown(tr("Squares: {record}", record=tr(record["about"])))
     if "cnn" in beside:
@@ -345,9 +344,9 @@ def _dots(
         )
 
 
-def _go(heads: int) -> None:
+def _go(heads: int, points: Points) -> None:
     """Select the head whose dot was clicked."""
-    for point in st.session_state[_DOTS].selection.points:
+    for point in points:
         if point.get("curve_number", 0):
             continue  # a mark, or a dot of another model
         layer, head = divmod(point["point_index"], heads)
@@ -469,10 +468,9 @@ def _map(view: View, counts: "Of") -> None:
             patch=patch_name(*query),
         )
 
-    def choose_patch() -> None:
-        for point in st.session_state[_MAP].selection.points:
-            row, col = divmod(point["point_index"], cols)
-            settings.change(query=f"{row + 1}.{col + 1}")
+    def choose_patch(points: Points) -> None:
+        row, col = divmod(points[0]["point_index"], cols)
+        settings.change(query=f"{row + 1}.{col + 1}")
 
     words = tr(
         "**{head}**, from {patch}; click another patch",
@@ -484,7 +482,7 @@ def _map(view: View, counts: "Of") -> None:
     st.markdown(words)
     show(
         query_map(shown, image, crop=crop, query=query, name=name),
-        key=_MAP,
+        key="distance_map",
         on_click=choose_patch,
     )
 

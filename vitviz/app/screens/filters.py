@@ -1,6 +1,5 @@
 """The page Filters: the filters of the patch embedding, and their responses to the picture."""
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, label_in_bar, places
 from vitviz.common.language import Message, current_language, mark, tr, tr_md
 from vitviz.text import findings
@@ -182,13 +181,11 @@ def _switch(at: str, label: str, name: str, options: tuple[str, ...]) -> str:
 def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
     """Draw all tiles of the model; a click selects one."""
     st.subheader(title, anchor=False)
-
-    def clicked() -> None:
-        points = st.session_state.mosaic.selection.points
-        if points:
-            _choose(points[0]["point_index"])
-
-    show(tiles.figure(gain, chosen), key="mosaic", on_click=clicked)
+    show(
+        tiles.figure(gain, chosen),
+        key="mosaic",
+        on_click=lambda points: _choose(points[0]["point_index"]),
+    )
     st.markdown(tiles.words + tr(" Click a tile to choose it."))
 
 
@@ -244,23 +241,14 @@ def _patch(view: View, response: np.ndarray) -> tuple[int, int]:
 def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: str) -> None:
     """Draw the response over what the model sees of the picture; a click selects a patch."""
 
-    def clicked() -> None:
-        if points := st.session_state.response.selection.points:
-            row, col = divmod(points[0]["point_index"], response.shape[1])
-            layer = {} if view.grid == response.shape else {"layer": 1}
-            settings.change(query=f"{row + 1}.{col + 1}", **layer)
+    def clicked(points: Points) -> None:
+        row, col = divmod(points[0]["point_index"], response.shape[1])
+        layer = {} if view.grid == response.shape else {"layer": 1}
+        settings.change(query=f"{row + 1}.{col + 1}", **layer)
 
     st.subheader(tr("Response of each patch to {tile}", tile=title.lower()), anchor=False)
-    left, top, right, bottom = view.acts.crop
-    x, y = math.floor(left), math.floor(top)
-    seen = results.photo(view).crop((x, y, math.ceil(right), math.ceil(bottom)))
-    figure = plots.filter_response(
-        response,
-        seen,
-        crop=(left - x, top - y, right - x, bottom - y),
-        name=title.lower(),
-        query=patch,
-    )
+    image, crop = results.seen_part(view)
+    figure = plots.filter_response(response, image, crop=crop, name=title.lower(), query=patch)
     show(figure, key="response", on_click=clicked)
     st.markdown(
         tr(

@@ -15,7 +15,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import MAX_MAP_BYTES, middle, token_map
 from vitviz.common.language import Message, literal, mark, tr, tr_md
@@ -291,11 +291,9 @@ def _before_training(view: View) -> str:
 
 
 def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int], low: float) -> None:
-    def clicked() -> None:
-        points = st.session_state.tiles.selection.points
-        if points:
-            row, col = points[0]["customdata"]
-            settings.change(query=f"{row + 1}.{col + 1}")
+    def clicked(points: Points) -> None:
+        row, col = points[0]["customdata"]
+        settings.change(query=f"{row + 1}.{col + 1}")
 
     figure = plots.position_similarity(similarity, position=position, low=low)
     show(figure, key="tiles", on_click=clicked)

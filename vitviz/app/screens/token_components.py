@@ -14,7 +14,7 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key, token_text
 from vitviz.app.widgets.control import choose
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.common.language import as_percent, tr
 from vitviz.plots.tokens import patch_thumbnails
 
@@ -80,7 +80,6 @@ MAX_TILES = 16
 THRESHOLDS = [step / 20 for step in range(20)]
 OFF_ON = (False, True)
 BASES = ("picture", "samples")
-_SCATTER = "token_scatter"
 
 
 class Components(NamedTuple):
@@ -134,6 +133,11 @@ def draw_scatter(view: View, found: Components) -> None:
     """Draw the patches as thumbnails on two of the components."""
     chosen, kept = found.chosen, found.kept
     first, second, _ = _numbers(chosen)
+
+    def clicked(points: Points) -> None:
+        token = int(points[0]["customdata"][0])
+        settings.change(query=token_text(view.acts.layers[view.layer], token))
+
     prefix = [name.upper() for name in view.prefix]
     st.subheader(
         tr("The patches on components {first} and {second}", first=first, second=second),
@@ -159,8 +163,8 @@ def draw_scatter(view: View, found: Components) -> None:
             query=view.query,
             thumbnails=thumbnails,
         ),
-        key=_SCATTER,
-        on_click=lambda: _ask(view),
+        key="token_scatter",
+        on_click=clicked,
     )
     words = tr("Click a patch to make it the query.")
     if prefix:
@@ -374,10 +378,3 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
             fitted=all_samples() if joint else tr("all patches"),
         )
     )
-
-
-def _ask(view: View) -> None:
-    """Make the token that was clicked the query."""
-    for point in st.session_state[_SCATTER].selection.points:
-        token = int(point["customdata"][0])
-        settings.change(query=token_text(view.acts.layers[view.layer], token))

@@ -16,7 +16,7 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import places
 from vitviz.common.language import Message, as_percent, literal, mark, tr
 from vitviz.plots import pairs
@@ -200,11 +200,9 @@ def _live(
     return layer, place
 
 
-def _select_query() -> None:
-    points = st.session_state["keys"].selection.points
-    if points:
-        down, across = points[0]["customdata"]
-        settings.change(zoo_down=down, zoo_across=across)
+def _select_query(points: Points) -> None:
+    down, across = points[0]["customdata"]
+    settings.change(zoo_down=down, zoo_across=across)
 
 
 def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:

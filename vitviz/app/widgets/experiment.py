@@ -14,7 +14,7 @@ from vitviz.app.shared import results
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import control
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.common.language import mark, tr, tr_md
 
 if TYPE_CHECKING:
@@ -99,14 +99,12 @@ def _run(values: np.ndarray) -> int:
 
 def choose_cells(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
     """Draw a figure whose cells are toggled by a click or a drag."""
-    key = f"{name} figure"
 
-    def chosen() -> None:
-        points = st.session_state[key].selection.point_indices
-        if points:
-            settings.change(**{name: cells_text(toggle_cells(mask, points))})
+    def toggle(points: Points) -> None:
+        chosen = [point["point_index"] for point in points]
+        settings.change(**{name: cells_text(toggle_cells(mask, chosen))})
 
-    show(figure, key=key, on_click=chosen, drag=True)
+    show(figure, key=f"{name} figure", on_click=toggle, drag=True)
 
 
 def edit_buttons(name: str, mask: np.ndarray, how: str) -> None:
