@@ -71,6 +71,7 @@ APP = (
     "options",
     "pages",
     "settings",
+    "records",
     "lessons",
     "shared",
     "widgets",

@@ -100,7 +100,7 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     question = Question("attention", view.key, asked)
     guess = prediction.current_guess(question, stays=True)
     if guess is None:
-        words = text.ask_where_it_looks(view.query_name, _where(view), row)
+        words = text.ask_where_it_looks(view.query_name, view.place, row)
         draw = partial(prediction.counts_figure, view, grid, crop)
         prediction.ask_patch(view, question, words, grid=grid, crop=crop, draw=draw)
         return None
@@ -114,10 +114,9 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     )
 
     def words_of(patch: int) -> str:
-        shares = results.query_shares(asked_of)[:, -grid[0] * grid[1] :]
-        shown = shares.mean(axis=0) if head is None else shares[head]
+        shares = asked_of.of_head(results.query_shares(asked_of)[:, -grid[0] * grid[1] :])
         return text.describe_patch(
-            shown.reshape(grid), patch, asked_of.query_name, _where(asked_of), row
+            shares.reshape(grid), patch, asked_of.query_name, asked_of.place, row
         )
 
     prediction.draw_verdict(guess, words_of)
@@ -130,12 +129,6 @@ def _encode_guess(guess: prediction.Guess | None) -> dict[str, int] | None:
         return None
     *_, (rows, cols), _crop = guess.question.rest
     return {"patch": guess.answer, "rows": rows, "cols": cols}
-
-
-def _where(view: View) -> str:
-    return tr("layer {layer}, ", layer=view.layer + 1) + (
-        tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
-    )
 
 
 def _pattern(view: View) -> str:

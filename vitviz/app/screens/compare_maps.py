@@ -11,13 +11,20 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.shared import models, results
-from vitviz.app.shared.view import MEAN, View, placed_grid, token_text
-from vitviz.app.widgets.control import control
+from vitviz.app.shared.view import View, head_name, placed_grid
+from vitviz.app.widgets.control import draw_head_menu
 from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
+from vitviz.app.widgets.token_map import (
+    committed_head,
+    committed_query,
+    mount,
+    sent_picture,
+    sent_query,
+    take_commit,
+)
 from vitviz.common.images import Crop
 from vitviz.common.language import Message, tr, tr_md, translate
 from vitviz.common.query import Grid
@@ -117,8 +124,7 @@ def draw_model_pair(
             )
         view, other = (replace(one, head=None) for one in (view, other))
     elif heads[0] > 1:
-        options = [MEAN, *range(1, heads[0] + 1)]
-        control("head", tr("Head"), options, "bar", "selectbox", _head_words, width=180)
+        draw_head_menu(heads[0])
     both = (view, other)
     for words in dict.fromkeys(refusals):
         st.info(words)
@@ -142,8 +148,7 @@ def draw_model_pair(
         area = (*crops[:, :2].min(axis=0).tolist(), *crops[:, 2:].max(axis=0).tolist())
         for place, one, called, side in zip(columns, both, names, ("left", "right"), strict=True):
             with place:
-                depth = tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
-                caption = translate(called), depth
+                caption = translate(called), one.layer_name
                 _draw_linked_map(one, side, mean, counts, caption, area)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
@@ -154,20 +159,15 @@ def draw_model_pair(
         made = [] if refusals else [_map_table(view, other, names, counts)]
         return made + ([_distance_table(both, names, measured)] if measured else [])
 
-    head = _head_words(MEAN if view.head is None else view.head + 1)
     line = (
-        *([] if refusals else [head]),
+        *([] if refusals else [head_name(view.head)]),
         tr("beside {provenance}", provenance=tr(other.model.provenance)),
-        tr("layer {layer} of {depth}", layer=other.layer + 1, depth=other.acts.depth),
-        *([] if refusals else [SCALES[scale_of(view)]]),
+        other.layer_name,
+        *([] if refusals else [tr(SCALES[scale_of(view)])]),
         *([] if counts == "weights" else [tr(COUNTS[counts])]),
         view.picture.name,
     )
     return Compared(" · ".join(line), tables, found, figures)
-
-
-def _head_words(head: str | int) -> str:
-    return tr("mean of heads") if head == MEAN else tr("head {head}", head=head)
 
 
 def _attentionless(view: View) -> bool:
@@ -227,9 +227,8 @@ def _map(view: View, counts: "Of") -> tuple[np.ndarray, Crop]:
     acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
     grid = described.key_grid if row else described.query_grid
-    shares = results.query_shares(view, counts)
-    shown = shares.mean(axis=0) if view.head is None else shares[view.head]
-    return shown[-grid[0] * grid[1] :].reshape(grid), acts.crop_of(view.layer, keys=row)
+    shares = view.of_head(results.query_shares(view, counts))
+    return shares[-grid[0] * grid[1] :].reshape(grid), acts.crop_of(view.layer, keys=row)
 
 
 def _correlation(view: View, other: View, counts: "Of") -> tuple[float, Grid]:
@@ -393,28 +392,14 @@ def linked_map(
     """
     key, asked = f"token_map_compare_{name}", asked or view
     patches_only = kind == "cosine"
-    query = -1 if asked.query is None else asked.query
-    if patches_only:
-        patch = asked.query_patch
-        query = shape.home if patch is None else patch_number(shape.grid, patch)
-
     pictures = dict.fromkeys((asked.picture.name, view.picture.name))
 
     def commit() -> None:
-        committed = st.session_state[key]["commit"]
-        st.session_state.map_version = committed["version"]
-        number = int(committed["query"])
-        layer = asked.acts.layers[asked.layer]
-        st.session_state.query_grid = placed_grid(asked.picture, asked.acts, asked.layer)
-        if not patches_only:
-            head = "mean" if committed["head"] < 0 else committed["head"] + 1
-            if shape.heads > 1:
-                settings.change(head=head)
-            settings.change(query=token_text(layer, number))
-        elif committed["pinned"]:
-            settings.change(query=token_text(layer, len(layer.prefix) + number))
-        elif asked.query_patch is not None:  # let go: back to the token that is no patch
-            settings.change(query=token_text(layer, default_query(asked.acts, layer)))
+        committed = take_commit(key)
+        changes = committed_query(asked, asked.layer, committed, patches_only=patches_only)
+        if shape.heads > 1:
+            changes["head"] = committed_head(committed)
+        settings.change(**changes)
 
     stack_id = "-".join(map(str, (name, kind, *view.key, *version, view.style.seen)))
     mount(
@@ -424,7 +409,7 @@ def linked_map(
             "state": {
                 "frame": 0,
                 "head": -1 if view.head is None else view.head,
-                "query": query,
+                "query": sent_query(asked, shape, patches_only=patches_only),
                 "pinned": asked.query_patch is not None,
                 "direction": "row" if patches_only else view.style.direction,
                 "view": "heat",

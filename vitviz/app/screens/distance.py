@@ -1,34 +1,32 @@
 """The page Distance: mean attention distance of every head, and one head in detail."""
 
-import json
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings
+from vitviz.app import records, settings
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.classroom import Question
-from vitviz.app.shared.view import MEAN, View, model_key
+from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson, prediction, profiles
-from vitviz.app.widgets.control import choose, control
+from vitviz.app.widgets.control import choose, draw_head_menu
 from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
 from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
-from vitviz.common.language import Message, mark, patch_name, tr, tr_md
+from vitviz.common.language import Message, capitalize, mark, patch_name, tr, tr_md
 from vitviz.plots.maps import query_map
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.web.token_map import KINDS
-from vitviz.zoo.checkpoints import assets
 
 if TYPE_CHECKING:
     from vitviz import Activations, Profile
@@ -261,16 +259,7 @@ def _by_layer(view: View) -> Data:
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
-    heads = view.acts.layers[view.layer].num_heads
-    control(  # `head` is a shared setting, read in controls.py
-        "head",
-        tr("Head"),
-        [MEAN, *range(1, heads + 1)],
-        "bar",
-        "selectbox",
-        lambda head: tr("mean of heads") if head == MEAN else tr("head {head}", head=head),
-        width=180,
-    )
+    draw_head_menu(view.acts.layers[view.layer].num_heads)
     sources = {
         "image": tr("this picture"),
         "samples": tr("{samples} samples", samples=len(pictures.samples())),
@@ -285,14 +274,6 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
     )
     variant = choose("variant", tr("Rows of A"), _ROWS, VARIANTS[0], "settings")
     return over, variant, choose_reference(view, variant)
-
-
-@st.cache_data
-def _record() -> dict[str, Any]:
-    """Draw the distances that were measured with a model which is not shipped."""
-    file = assets() / "curves" / "distance_vit_s14.json"
-    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return record
 
 
 def _choose_comparisons() -> list[str]:
@@ -311,7 +292,7 @@ def _choose_comparisons() -> list[str]:
 def _dots(
     view: View, survey: Survey, behind: Behind | None, sinks: Sinks | None, guess: int | None
 ) -> None:
-    acts, record, beside = view.acts, _record(), _choose_comparisons()
+    acts, record, beside = view.acts, records.read("distance_vit_s14"), _choose_comparisons()
     marks = {
         tr(name): [layer for layer, one in (sinks or {}).items() if getattr(one, kind, ())]
         for kind, name in _SINKS.items()
@@ -448,58 +429,39 @@ def _map(view: View, counts: "Of") -> None:
     query = view.query_patch or middle(view.grid)
     token = len(view.prefix) + patch_number(view.grid, query)
     shares = results.row_shares(view, counts, view.layer)[:, token, len(view.prefix) :]
-    shares = shares.reshape(-1, *view.grid)
-    shown = shares.mean(axis=0) if view.head is None else shares[view.head]
+    shares = view.of_head(shares.reshape(-1, *view.grid))
     image, crop = results.photo(view), view.acts.crop
     left, top, right, bottom = crop
     if image.width > image.height:  # of a wide picture what the model saw alone
         image = image.crop((round(left), round(top), round(right), round(bottom)))
         crop = (0.0, 0.0, right - left, bottom - top)
-    name = tr(
-        "{head}: attention from the patch at {patch}",
-        head=_head_name(view, capital=True),
-        patch=patch_name(*query),
-    )
+    head, patch = capitalize(view.place), patch_name(*query)
+    name = tr("{head}: attention from the patch at {patch}", head=head, patch=patch)
     if counts != "weights":
-        name = tr(
-            "{head}: {what}, of the patch at {patch}",
-            head=_head_name(view, capital=True),
-            what=tr(COUNTS[counts]),
-            patch=patch_name(*query),
-        )
+        what = tr(COUNTS[counts])
+        name = tr("{head}: {what}, of the patch at {patch}", head=head, what=what, patch=patch)
 
     def choose_patch(points: Points) -> None:
         row, col = divmod(points[0]["point_index"], cols)
         settings.change(query=f"{row + 1}.{col + 1}")
 
-    words = tr(
-        "**{head}**, from {patch}; click another patch",
-        head=_head_name(view, capital=True),
-        patch=patch_name(*query),
-    )
+    words = tr("**{head}**, from {patch}; click another patch", head=head, patch=patch)
     if counts != "weights":
         words += f" · {tr(COUNTS[counts])}"
     st.markdown(words)
     show(
-        query_map(shown, image, crop=crop, query=query, name=name),
+        query_map(shares, image, crop=crop, query=query, name=name),
         key="distance_map",
         on_click=choose_patch,
     )
 
 
-def _head_name(view: View, *, capital: bool = False) -> str:
-    name = tr("layer {layer}, ", layer=view.layer + 1) + (
-        tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
-    )
-    return f"{name[0].upper()}{name[1:]}" if capital else name
-
-
 def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
     """Draw the chosen head or the mean of heads: numbers, histogram, map of offsets."""
     acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
-    name = _head_name(view)
+    name = view.place
     distance = mean(survey.distance[:, *here].T)  # one number a picture
-    st.markdown(f"**{_head_name(view, capital=True)}**: {_facts(view, survey, distance, behind)}")
+    st.markdown(f"**{capitalize(name)}**: {_facts(view, survey, distance, behind)}")
     width = float(np.min(acts.patch_size))
     histogram = plots.distance_histogram(
         mean(survey.histogram[here]),

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings
+from vitviz.app import records, settings
 from vitviz.app.screens import shuffle
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
@@ -17,8 +17,8 @@ from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import MAX_MAP_BYTES, middle, token_map
-from vitviz.common.language import Message, literal, mark, tr, tr_md
+from vitviz.app.widgets.token_map import frames_to_send, middle, token_map
+from vitviz.common.language import Message, capitalize, literal, mark, tr, tr_md
 from vitviz.inspection.positions import Interpolation
 from vitviz.text import findings
 from vitviz.text.families import explain_positions
@@ -56,7 +56,7 @@ def page(view: View) -> Data | None:
         places().top.info(refusal)
     encodings = position_encodings(view.model.part, view.model.layers)
     known = explain_positions(literal(view.model.name), encodings)
-    places().notes.markdown(f"{known[0].upper()}{known[1:]}.")
+    places().notes.markdown(f"{capitalize(known)}.")
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
@@ -85,7 +85,7 @@ def page(view: View) -> Data | None:
             tr(
                 "{query} has no position in the picture, so the middle patch is shown. Point at a "
                 "patch, or click one.",
-                query=view.query_name[0].upper() + view.query_name[1:],
+                query=capitalize(view.query_name),
             )
         )
     position = view.query_patch or middle(grid)
@@ -222,19 +222,18 @@ def _similarity(view: View, kind: Kind) -> np.ndarray:
 def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
     """Return the frames of all kinds where these are small enough, else of the one on screen."""
     count = view.grid[0] * view.grid[1]
-    wanted = kinds if len(kinds) * count**2 <= MAX_MAP_BYTES else [shown]
-    results.check_message(count**2)
+    numbers = frames_to_send(len(kinds), kinds.index(shown), count**2)
 
     def make() -> list[Frame]:
         return [
             encode_frame(
-                kinds.index(kind), _similarity(view, kind).reshape(1, count, count), 0, "cosine"
+                number, _similarity(view, kinds[number]).reshape(1, count, count), 0, "cosine"
             )
-            for kind in wanted
+            for number in numbers
         ]
 
     return results.compute(
-        ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(wanted)),
+        ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(numbers)),
         make,
     )
 
@@ -268,17 +267,9 @@ def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
 
 def _before_training(view: View) -> str:
     """Return the same cosines at the start of a training that began with sines and cosines."""
-    from vitviz.zoo.checkpoints import initial_positions, initialisations
-
-    name = view.model.name
-    shipped = view.model.weights.startswith("shipped")
-    table = initial_positions(name) if shipped and "mimetic" in initialisations(name) else None
-    if table is None:
+    similarity = records.positions_put_in(view.model, view.grid)
+    if similarity is None:
         return ""
-    side = math.isqrt(len(table))
-    similarity = inspection.position_similarity(
-        inspection.resized_positions(table, grid=(side, side), new_grid=view.grid), grid=view.grid
-    )
     near = inspection.neighbour_similarity(similarity)
     across, down = inspection.mirror_similarity(similarity)
     return " " + tr(

@@ -17,7 +17,7 @@ from vitviz.app.widgets import profiles
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
+from vitviz.app.widgets.token_map import frames_to_send, token_map
 from vitviz.common.language import Message, as_percent, tr, tr_md
 from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.plots.profiles import layer_similarity, norm_histogram
@@ -125,17 +125,15 @@ def _table(view: View, found: Components) -> Table:
 
 def _frames(view: View) -> list[Frame]:
     """Return the frames of all layers where these are small enough, else of the one on screen."""
-    acts, prefix = view.acts, len(view.prefix)
-    tokens = prefix + acts.grid[0] * acts.grid[1]
-    layers = range(acts.depth) if acts.depth * tokens**2 <= MAX_MAP_BYTES else [view.layer]
-    results.check_message(tokens**2)
+    acts = view.acts
+    layers = frames_to_send(acts.depth, view.layer, len(acts.tokens(0)) ** 2)
 
     def make() -> list[Frame]:
         return [
             encode_frame(
                 layer,
                 inspection.token_similarity(final_tokens(view, layer))[None],
-                prefix,
+                len(view.prefix),
                 "cosine",
             )
             for layer in layers

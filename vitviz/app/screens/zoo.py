@@ -18,7 +18,7 @@ from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import places
-from vitviz.common.language import Message, as_percent, literal, mark, tr
+from vitviz.common.language import Message, as_percent, capitalize, literal, mark, tr
 from vitviz.plots import pairs
 from vitviz.text.families import CARDS
 
@@ -191,7 +191,7 @@ def _live(
     st.markdown(
         tr(
             "**{kind}**, stage {stage}, {grid} patches: {does}.",
-            kind=_kind(site)[0].upper() + _kind(site)[1:],
+            kind=capitalize(_kind(site)),
             stage=described.stage + 1,
             grid=_times(described.query_grid),
             does=does,

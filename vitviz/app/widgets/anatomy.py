@@ -2,10 +2,8 @@
 
 import math
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
 import streamlit as st
 
 from vitviz.app import settings
@@ -13,6 +11,7 @@ from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
 from vitviz.app.shared.view import token_text
 from vitviz.app.widgets import lesson
+from vitviz.app.widgets.token_map import committed_head, map_session, mount_numbers, take_commit
 from vitviz.common.language import tr
 from vitviz.text import anatomy as text
 from vitviz.web.anatomy_map import (
@@ -49,20 +48,12 @@ def anatomy(view: "View") -> None:
     steps = steps_message(of, steps_id, results.encoded_photo(view), MAX_LAYER_BYTES)
     layer = layer_message(of, f"{steps_id}-{view.layer}", MAX_LAYER_BYTES)
     for place, numbers in (("steps", steps), ("layer", layer)):
-        _component(
-            key=f"token_map_{_NAME}_{place}_stack",  # takes no room, as the style says of this name
-            height=1,
-            data={
-                name: value if name == "stack" else pa.table({"values": value})
-                for name, value in numbers.items()
-            },
-        )
+        mount_numbers(_component, f"token_map_{_NAME}_{place}_stack", numbers)
     message = view_message(
         of,
         stepsId=steps_id,
         layerId=layer["stack"]["id"],
-        session=st.session_state.setdefault("map_session", uuid4().hex),
-        version=st.session_state.setdefault("map_version", 0),
+        **map_session(),
         layers=[*range(view.acts.depth)],
         alone=True,
         guided=lesson.current_step() is not None,
@@ -125,12 +116,11 @@ def pair(view: "View") -> tuple[int, int]:
 
 def _take(view: "View") -> None:
     """Write what was committed into the shared settings; what does not fit falls back there."""
-    committed = st.session_state[_NAME]["commit"]
-    st.session_state.map_version = committed["version"]
+    committed = take_commit(_NAME)
     layer, key = view.acts.layers[view.layer], int(committed["key"])
     settings.change(
         layer=int(committed["frame"]) + 1,
-        head="mean" if committed["head"] < 0 else committed["head"] + 1,
+        head=committed_head(committed),
         query=token_text(layer, int(committed["query"])),
         step=committed["step"],
         key=token_text(layer, key) if key >= 0 else "",

@@ -13,7 +13,7 @@ import streamlit as st
 from vitviz.app import settings
 from vitviz.app.pages import PAGES
 from vitviz.app.shared.queue import BusyError
-from vitviz.app.shared.view import View
+from vitviz.app.shared.view import View, head_name
 from vitviz.common.files import creation_record
 from vitviz.common.language import Message, current_language, literal, mark, tr, tr_md, translate
 
@@ -205,11 +205,9 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
     if data and data.record:
         return data.record
     pictures = data.pictures if data else None
-    layer = tr("layer {layer} of {depth}", layer=view.layer + 1, depth=view.acts.depth)
-    parts = {"layer": layer}
+    parts = {"layer": view.layer_name}
     if view.acts.layers[view.layer].num_heads:
-        mean, head = tr("mean of heads"), view.head
-        parts["head"] = mean if head is None else tr("head {head}", head=head + 1)
+        parts["head"] = head_name(view.head)
         parts["scale"] = tr(SCALES[view.style.scale])
     return " · ".join(
         (

@@ -18,7 +18,7 @@ from vitviz.app.shared.classroom import Question, room
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.classroom import is_student, watch_counts
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.token_map import sent_picture
+from vitviz.app.widgets.token_map import map_session, mount_numbers, sent_picture, take_commit
 from vitviz.common.language import strings, tr
 from vitviz.text import guesses as text
 
@@ -121,9 +121,7 @@ def ask_patch(
     key = "guess_board"
 
     def commit() -> None:
-        committed = st.session_state[key]["commit"]
-        st.session_state.map_version = committed["version"]
-        patch = int(committed["patch"])
+        patch = int(take_commit(key)["patch"])
         if 0 <= patch < grid[0] * grid[1]:
             _store_guess(question, patch)
 
@@ -131,18 +129,14 @@ def ask_patch(
     left, right = st.columns(2) if visitors.for_class() else (st.container(), st.container())
     stack_id = f"guess-{view.picture.digest[:16]}-{view.style.seen}-{view.key[1]}"
     with left:
-        _component(
-            key="token_map_guess_stack",  # takes no room, as the style says of this name
-            height=1,
-            data={"stack": {"id": stack_id, "picture": results.encoded_photo(view)}},
-        )
+        stack = {"stack": {"id": stack_id, "picture": results.encoded_photo(view)}}
+        mount_numbers(_component, "token_map_guess_stack", stack)
         _component(
             key=key,
             on_commit_change=commit,
             data={
                 "stackId": stack_id,
-                "session": st.session_state.setdefault("map_session", uuid4().hex),
-                "version": st.session_state.setdefault("map_version", 0),
+                **map_session(),
                 "state": {"patch": -1},
                 "lut": "",
                 "picture": sent_picture(view),
