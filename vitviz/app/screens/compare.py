@@ -25,7 +25,7 @@ from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, as_percent, literal, mark, tr, tr_md, translate
 from vitviz.text import findings
-from vitviz.text.class_names import full_names, other_names, table_names
+from vitviz.text.class_names import other_names, table_names
 from vitviz.web.token_map import Frame, encode_frame, frame_shape
 
 if TYPE_CHECKING:
@@ -149,9 +149,7 @@ def _answer(view: View, title: str, side: str) -> None:
     if acts.probabilities is None:
         st.markdown(literal(class_menu.answer_words(acts, trained=view.model.trained)))
     else:
-        names, full = class_menu.names(acts), full_names(acts.output_names)
-        figure = plots.class_probabilities(acts.probabilities, names, full_names=full)
-        show(figure, key=f"answer_{side}")  # the two may be the same
+        show(class_menu.answer_figure(acts), key=f"answer_{side}")  # the two may be the same
 
 
 def _answers(views: list[View], names: list[str]) -> list[Table]:

@@ -104,8 +104,6 @@ Surveys = dict[Variant, Survey]
 @lesson.part("profile")
 def choose_reference(view: View, variant: Variant) -> Behind | None:
     """Return what stands behind the dots, by a menu where the model has a profile."""
-    if not profiles.fitting_profiles(view.model):
-        return None
     profile = profiles.choose_profile(view, "settings", tr("Behind the dots"))
     if profile is None:
         return None

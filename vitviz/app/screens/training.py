@@ -60,7 +60,7 @@ def page(view: View) -> Data:
     if moment is not None:
         line += f" · {_moment_words(*_moments(name)[moment])}"
     tables = partial(_tables, name, moment)
-    return Data(tables, record=line, hidden=guessed is False, measured=False)
+    return Data(tables, record=line, hidden=guessed is False)
 
 
 @lesson.part("moment")

@@ -81,7 +81,7 @@ def page(view: View) -> Data:
         depth=acts.depth,
         name=view.picture.name,
     )
-    return Data(lambda: _tables(model, acts, layer, place), record=line, measured=False)
+    return Data(lambda: _tables(model, acts, layer, place), record=line)
 
 
 @st.cache_resource(show_spinner=False)

@@ -115,8 +115,6 @@ class Data:
         What the maps count, where it is not attention itself.
     hidden : bool
         Whether none of it is to be seen yet, in a file neither, as it is guessed first.
-    measured : bool
-        Whether it was measured of the model on screen, and not recorded before.
     """
 
     make: Callable[[], Sequence[Table]]
@@ -125,7 +123,6 @@ class Data:
     beside: Beside | None = None
     counted: str | None = None
     hidden: bool = False
-    measured: bool = True
 
 
 @st.fragment  # opening it does not run the rest of the page again
@@ -147,8 +144,8 @@ def draw_tables(view: View, page: str, data: Data) -> None:
         disclosure.error(tr_md(error))
         return
     for number, table in enumerate(tables, start=1):
-        line = table.record or shown
-        made = _made_with(view, data) if data.measured and not table.record else creation_record()
+        line, is_recorded = table.record or shown, table.record or data.record
+        made = creation_record() if is_recorded else _made_with(view, data)
         table = replace(table, made_with=made)
         with disclosure:
             words, *buttons = st.columns([4, 1, 1], vertical_alignment="center")

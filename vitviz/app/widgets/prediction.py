@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from vitviz.app.shared import results, visitors
 from vitviz.app.shared.classroom import Question, room
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.classroom import is_student, watch_counts
+from vitviz.app.widgets.component import component
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.token_map import map_session, mount_numbers, sent_picture, take_commit
 from vitviz.common.language import strings, tr
@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 #: How the guesses of a class are drawn: how often each answer was given, in a figure.
 Draw = Callable[[Mapping[int, int]], "go.Figure"]
-_HERE = Path(__file__).parent
-_component = st.components.v2.component(
-    "vitviz_guess",
-    css=(_HERE / "guess.css").read_text(encoding="utf-8"),
-    js=(_HERE / "guess.built.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_guess", "guess.built.js", "guess.css")
 
 
 @dataclass(frozen=True)

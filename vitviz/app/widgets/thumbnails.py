@@ -2,22 +2,17 @@
 
 import base64
 import io
-from pathlib import Path
 
 import streamlit as st
 from PIL import Image, ImageOps
 
 from vitviz.app import settings
 from vitviz.app.shared import pictures
+from vitviz.app.widgets.component import component
 from vitviz.common.language import tr
 
 SIDE = 88  # pixels, for screens of two a CSS pixel
-_HERE = Path(__file__).parent
-_component = st.components.v2.component(
-    "vitviz_thumbnails",
-    css=(_HERE / "thumbnails.css").read_text(encoding="utf-8"),
-    js=(_HERE / "thumbnails.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_thumbnails", "thumbnails.js", "thumbnails.css")
 
 
 def thumbnails(chosen: str) -> None:

@@ -42,14 +42,12 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
     """
     from vitviz import ModelError
 
-    size = settings.text_setting("size", _fits, OWN)
-    if size == OWN:
-        return models.load(name, weights)
+    settings.text_setting("size", _fits, OWN)  # replaces one that does not fit
     try:
-        wanted = _parse_input(name, size, picture)
-        check_tokens(models.outline(name, wanted), models.outline(name))
-        return models.load(name, weights, wanted)
+        return load_beside(name, weights, picture)
     except ModelError as error:
+        if settings.stored_text("size") == OWN:
+            raise
         model = models.load(name, weights)
         settings.show_message(" ".join((tr_md(error), tr("The input is of the model's own size."))))
         settings.change(size=OWN)
