@@ -165,25 +165,18 @@ def _patch_answers(view: View) -> list[Table]:
     from vitviz import intervention
 
     acts = view.acts
-    if acts.probabilities is None:
-        st.markdown(
-            tr_md(
-                "{name} has no head that names classes, so no patch can answer.",
-                name=view.model.name,
-            )
-        )
-        return []
+    assert acts.probabilities is not None  # else the menu lacks this experiment
     labels, index = class_menu.names(acts), class_menu.chosen_index(acts)
     words, photo, answers = st.columns([4, 4, 4])
     with words:
         class_menu.draw_menu(acts)
         depths = range(acts.depth + 1)
         depth = choose("depth", tr("After layer"), depths, acts.depth, kind="slider")
-        found = results.compute(
+        probabilities = results.compute(
             (*view.key, "patch lens", depth),
             lambda: intervention.patch_lens(view.model, acts, depth),
         )
-        right = (found.argmax(axis=-1) == index).mean()
+        right = (probabilities.argmax(axis=-1) == index).mean()
         st.markdown(
             tr_md(
                 "The final LayerNorm and the head are applied to each patch's token after "
@@ -207,7 +200,7 @@ def _patch_answers(view: View) -> list[Table]:
     with answers:
         show(
             plots.patch_answers(
-                found,
+                probabilities,
                 results.photo(view),
                 crop=acts.crop,
                 labels=labels,
@@ -215,7 +208,7 @@ def _patch_answers(view: View) -> list[Table]:
                 full_names=full_names(acts.output_names),
             )
         )
-    best, names = found.reshape(-1, found.shape[-1]), table_names(acts.output_names)
+    best, names = probabilities.reshape(-1, probabilities.shape[-1]), table_names(acts.output_names)
     columns: Columns = {
         Message("most probable"): [names[top] for top in best.argmax(axis=1)],
         Message("its probability, %"): 100 * best.max(axis=1),
@@ -244,7 +237,7 @@ def _locality(view: View) -> list[Table]:
 
     whole, half = results.compute((*view.key, "moved"), moved)
     twins = results.compute((*view.key, "repeated", patch), repeated)
-    found = {
+    distances = {
         Message("picture moved by one patch"): whole,
         Message("picture moved by half a patch"): half,
         Message("the same patch at two places"): twins,
@@ -293,11 +286,11 @@ def _locality(view: View) -> list[Table]:
         )
     )
     columns: dict[str, Sequence[object]] = {
-        Message("experiment"): list(found),
-        Message("embedded"): [one.embedded for one in found.values()],
-        Message("after the last layer"): [one.last for one in found.values()],
+        Message("experiment"): list(distances),
+        Message("embedded"): [one.embedded for one in distances.values()],
+        Message("after the last layer"): [one.last for one in distances.values()],
         Message("after the last layer, without E_pos"): [
-            one.last_without for one in found.values()
+            one.last_without for one in distances.values()
         ],
     }
     return [Table(tr("How much tokens change, as a share of their length."), columns)]

@@ -12,7 +12,7 @@ from vitviz.app.shared import results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
-from vitviz.app.widgets.counts import COUNTS, choose_counts
+from vitviz.app.widgets.counts import COUNTS, choose_counts, titles_of
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
@@ -28,7 +28,6 @@ from vitviz.web.token_map import (
     encode_frame,
     frame_shape,
     layer_names,
-    map_titles,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +53,6 @@ def page(view: View) -> Data | None:
     counts = choose_counts(view)
     if acts.all_to_all:
         draw_finding(_pattern(view) if counts != "output" else _sinks(view))
-    titles = map_titles()
-    if counts != "weights":
-        titles |= {"row": tr("What is added to it"), "column": tr("What it adds to others")}
     with places().stage:
         token_map(
             view,
@@ -64,7 +60,7 @@ def page(view: View) -> Data | None:
             name="attention",
             kind="share",
             strip="heads",
-            titles=titles,
+            titles=titles_of(counts),
             version=counts,
             frame_setting=("layer", range(1, acts.depth + 1)),
             frame_names=layer_names(acts),
@@ -86,8 +82,8 @@ def page(view: View) -> Data | None:
 
 def _sinks(view: View) -> str:
     """Name the keys that get attention and add little, and those that add much to nearly all."""
-    found = results.sinks(view, view.layer)
-    return findings.sinks(view.layer + 1, found, view.grid[1], view.prefix)
+    sinks = results.sinks(view, view.layer)
+    return findings.sinks(view.layer + 1, sinks, view.grid[1], view.prefix)
 
 
 def _guess(view: View, shape: Shape) -> prediction.Guess | None:
@@ -146,10 +142,10 @@ def _pattern(view: View) -> str:
             for layer in layers
         ]
 
-    found = results.compute((*view.key, "patterns", tuple(layers)), make)
+    patterns = results.compute((*view.key, "patterns", tuple(layers)), make)
     return findings.attention(
         [layer + 1 for layer in layers],
-        found,
+        patterns,
         cols,
         view.prefix,
     )

@@ -9,7 +9,7 @@ from vitviz import plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
-from vitviz.app.widgets.data_table import Columns, Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Table, columns_of, head_columns, patch_columns
 from vitviz.app.widgets.experiment import REMOVALS
 from vitviz.app.widgets.figure import show
 from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
@@ -263,10 +263,8 @@ def tables(
     ]
     if effects is not None:
         change = (effects - acts.logits)[..., index]
-        layers, heads = np.indices(change.shape).reshape(2, -1) + 1
         columns: Columns = {
-            Message("layer"): layers,
-            Message("head"): heads,
+            **head_columns(change.shape),
             Message("logit of {name}", name=table_names(acts.output_names)[index]): change.ravel(),
         }
         made.append(
@@ -300,11 +298,6 @@ def _parts_table(parts: "LogitParts", name: str) -> Table:
         (None, Message("embedding"), parts.embedding),
         (None, Message("biases"), parts.biases),
     ]
-    layers, named, values = zip(*others, *heads, *mlps, strict=True)
-    columns: Columns = {
-        Message("layer"): layers,
-        Message("part"): named,
-        Message("logit of {name}", name=name): np.array(values),
-    }
+    headings = (Message("layer"), Message("part"), Message("logit of {name}", name=name))
     about = tr("What each part writes for {name}; the column sums to its logit.", name=name)
-    return Table(about, columns)
+    return Table(about, columns_of(headings, [*others, *heads, *mlps]))

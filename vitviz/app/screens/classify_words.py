@@ -98,8 +98,7 @@ def draw_words(view: View, index: int) -> list[Table]:
     if less is not None:
         heading += Message(" minus {name}", name=columns[less])
     about = tr("Map of {name}: {path}.", name=name, path=tr(PATHS[path]))
-    grid = values.shape[0], values.shape[1]
-    return [Table(about, {**patch_columns(view, grid=grid), heading: values.ravel()})]
+    return [Table(about, {**patch_columns(view, grid=values.shape), heading: values.ravel()})]
 
 
 def _cosines(view: View, path: Any) -> np.ndarray:

@@ -13,8 +13,8 @@ from vitviz.app import settings
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, head_name, placed_grid
 from vitviz.app.widgets.control import draw_head_menu
-from vitviz.app.widgets.counts import COUNTS, choose_counts
-from vitviz.app.widgets.data_table import SCALES, Table
+from vitviz.app.widgets.counts import COUNTS, choose_counts, titles_of
+from vitviz.app.widgets.data_table import SCALES, Table, columns_of, head_columns, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import (
@@ -153,11 +153,11 @@ def draw_model_pair(
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
-    figures = (_distance_figure(both, names, measured),) if measured else ()
+    figures = (_distance_figure(names, measured),) if measured else ()
 
     def tables() -> list[Table]:
         made = [] if refusals else [_map_table(view, other, names, counts)]
-        return made + ([_distance_table(both, names, measured)] if measured else [])
+        return made + ([_distance_table(names, measured)] if measured else [])
 
     line = (
         *([] if refusals else [head_name(view.head)]),
@@ -205,21 +205,13 @@ def _draw_linked_map(
         replace(shape, heads=1) if mean else shape,
         name=side,
         kind="share",
-        title=_title(view, counts),
+        title=titles_of(counts)[view.style.direction],
         map_name=tr("layer {layer}", layer=view.layer + 1)
         + (tr(", mean of heads") if alone and mean else ""),
         version=(view.layer, mean, counts),
         caption=caption,
         area=area,
     )
-
-
-def _title(view: View, counts: "Of") -> str:
-    """Return the title of a map, by what it counts and which way."""
-    row = view.style.direction == "row"
-    if counts == "weights":
-        return tr("What it attends to") if row else tr("Who attends to it")
-    return tr("What is added to it") if row else tr("What it adds to others")
 
 
 def _map(view: View, counts: "Of") -> tuple[np.ndarray, Crop]:
@@ -239,7 +231,6 @@ def _correlation(view: View, other: View, counts: "Of") -> tuple[float, Grid]:
 def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> Table:
     (values, crop), (others, other_crop) = _map(view, counts), _map(other, counts)
     first, second = inspection.common_maps(values, others, crop=crop, other_crop=other_crop)
-    rows, cols = np.indices(first.shape).reshape(2, -1) + 1
     return Table(
         tr(
             "The maps of {query} in the grid in which they are compared: the mean share "
@@ -248,8 +239,7 @@ def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> T
             correlation=_correlation(view, other, counts)[0],
         ),
         {
-            Message("row"): rows,
-            Message("column"): cols,
+            **patch_columns(view, grid=first.shape),
             Message("{name}, {unit}", name=names[0], unit="%"): 100 * first.ravel(),
             Message("{name} (other), {unit}", name=names[1], unit="%"): 100 * second.ravel(),
         },
@@ -257,8 +247,7 @@ def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> T
 
 
 def _distances(view: View) -> _Distances:
-    found, equal = results.distances(view)
-    return _Distances(found, equal, max(view.model.preprocess.input_size))
+    return _Distances(*results.distances(view), max(view.model.preprocess.input_size))
 
 
 def _alike(measured: Sequence[_Distances]) -> bool:
@@ -267,27 +256,21 @@ def _alike(measured: Sequence[_Distances]) -> bool:
     return first == second
 
 
-def _unit(measured: Sequence[_Distances]) -> tuple[str, list[float]]:
-    """Return the unit in which both are compared, and what a pixel of each is in it."""
+def _in_one_unit(measured: Sequence[_Distances]) -> tuple[str, np.ndarray, np.ndarray]:
+    """Return the unit in which both are compared, and the distances (layers, heads) in it."""
+    first, second = (results.pad_heads(one.heads) for one in measured)
     if measured[0].side == measured[1].side:
-        return "px", [1.0, 1.0]
-    return Message("% of the side"), [100 / one.side for one in measured]
+        return "px", first, second
+    return (
+        Message("% of the side"),
+        100 * first / measured[0].side,
+        100 * second / measured[1].side,
+    )
 
 
-def _table_of(one: _Distances, pixel: float) -> np.ndarray:
-    """Return an array (layers, most heads of a layer), NaN where a layer has fewer."""
-    table = np.full((len(one.heads), max(map(len, one.heads))), np.nan)
-    for layer, heads in enumerate(one.heads):
-        table[layer, : len(heads)] = pixel * np.asarray(heads)
-    return table
-
-
-def _distance_figure(
-    both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
-) -> "go.Figure":
-    unit, pixels = _unit(measured)
+def _distance_figure(names: Sequence[str], measured: Sequence[_Distances]) -> "go.Figure":
     if _alike(measured):
-        first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
+        unit, first, second = _in_one_unit(measured)
         st.subheader(
             tr("How much farther each head attends on the right than on the left"), anchor=False
         )
@@ -310,13 +293,11 @@ def _distance_figure(
 
 
 def _mean(heads: np.ndarray) -> float:
-    known = np.asarray(heads)[np.isfinite(heads)]
-    return float(known.mean()) if len(known) else float("nan")
+    finite = heads[np.isfinite(heads)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
-def _distance_table(
-    both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
-) -> Table:
+def _distance_table(names: Sequence[str], measured: Sequence[_Distances]) -> Table:
     if not _alike(measured):
         rows = [
             (name, layer, _mean(heads), 100 * _mean(heads) / one.side)
@@ -329,16 +310,12 @@ def _distance_table(
             Message("mean distance, px of its input"),
             Message("mean distance, % of the side"),
         )
-        columns = dict(zip(named, map(list, zip(*rows, strict=True)), strict=True))
-        return Table(tr("Mean attention distance of each layer's heads."), columns)
-    unit, pixels = _unit(measured)
-    first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
-    layer, head = np.indices(first.shape).reshape(2, -1) + 1
+        return Table(tr("Mean attention distance of each layer's heads."), columns_of(named, rows))
+    unit, first, second = _in_one_unit(measured)
     return Table(
         tr("Mean attention distance of each head, and the second's minus the first's."),
         {
-            Message("layer"): layer,
-            Message("head"): head,
+            **head_columns(first.shape),
             Message("{name}, {unit}", name=names[0], unit=unit): first.ravel(),
             Message("{name} (other), {unit}", name=names[1], unit=unit): second.ravel(),
             Message("difference, {unit}", unit=unit): (second - first).ravel(),

@@ -17,7 +17,7 @@ from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson, prediction, profiles
 from vitviz.app.widgets.control import choose, draw_head_menu
 from vitviz.app.widgets.counts import COUNTS, choose_counts
-from vitviz.app.widgets.data_table import Columns, Data, Table
+from vitviz.app.widgets.data_table import Columns, Data, Table, columns_of, head_columns
 from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
 from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.intervention import Progress
 
-BESIDE = ("none", "recorded", "cnn", "both")
 Variant = Literal["renormalised", "paper"]
 #: By layer, from 0, what was found there; a layer in which it cannot be told has its reason.
 Sinks = dict[int, "inspection.Sinks | str"]
@@ -43,7 +42,7 @@ _ROWS: dict[Variant, str] = {
     "renormalised": mark("patches only, renormalised"),
     "paper": mark("as commonly implemented"),  # no text of the paper says how CLS was treated
 }
-VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
+VARIANTS = tuple(_ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +185,7 @@ def page(view: View) -> Data | None:
     draw_finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = places().stage.columns([7, 5])
     counts = choose_counts(view)
-    sinks = _find_sinks(view) if over == "image" else None
+    sinks: Sinks | None = find_result(view, "sinks of layers") if over == "image" else None
     with dots:
         _dots(view, survey, behind, sinks, guess.answer if guess else None)
         if guess is not None:
@@ -214,11 +213,9 @@ def page(view: View) -> Data | None:
 
 def _by_layer(view: View) -> Data:
     """Draw the page for models whose layers have different tokens or windows: the dots alone."""
-    found, equal = results.distances(view)
-    num_heads = [len(heads) for heads in found]
-    distance = np.full((len(found), max(num_heads)), np.nan)
-    for layer, heads in enumerate(found):
-        distance[layer, : len(heads)] = heads
+    by_layer, equal = results.distances(view)
+    num_heads = [len(heads) for heads in by_layer]
+    distance = results.pad_heads(by_layer)
     behind = choose_reference(view, VARIANTS[0])
     figure = plots.attention_distance(
         distance,
@@ -265,10 +262,9 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
     over = choose(
         "over",
         tr("Measured on"),
-        list(sources),
+        sources,
         "image",
         "settings",
-        words=sources.__getitem__,
     )
     variant = choose("variant", tr("Rows of A"), _ROWS, VARIANTS[0], "settings")
     return over, variant, choose_reference(view, variant)
@@ -282,8 +278,7 @@ def _choose_comparisons() -> list[str]:
         "cnn": tr("a CNN"),
         "both": tr("both"),
     }
-    label, words = tr("Show beside it"), names.__getitem__
-    chosen = choose("beside", label, BESIDE, BESIDE[0], "settings", words=words)
+    chosen = choose("beside", tr("Show beside it"), names, "none", "settings")
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 
@@ -332,17 +327,8 @@ def _go(heads: int, points: Points) -> None:
         settings.change(layer=layer + 1, head=head + 1)
 
 
-_SINKS_CALLED = "sinks of layers"
-
-
-def _find_sinks(view: View) -> Sinks | None:
-    """Return the no-op sinks and broadcasts of the picture; None where nobody asked for them."""
-    found: Sinks | None = find_result(view, _SINKS_CALLED)
-    return found
-
-
 @lesson.part("sinks")
-def _draw_sinks(view: View, found: Sinks | None, behind: Behind | None) -> Pending | None:
+def _draw_sinks(view: View, sinks: Sinks | None, behind: Behind | None) -> Pending | None:
     """Name no-op sinks and broadcasts, or draw the button that looks for them."""
     from vitviz import ModelError
 
@@ -353,33 +339,28 @@ def _draw_sinks(view: View, found: Sinks | None, behind: Behind | None) -> Pendi
                 {tr(name): counts[kind] for kind, name in _SINKS.items()}, counts["pictures"]
             )
         )
-    if found is not None:
-        told = {layer + 1: one for layer, one in found.items() if not isinstance(one, str)}
-        refused = {one for one in found.values() if isinstance(one, str)}
-        if told:
-            st.markdown(
-                "\n".join(
-                    f"- {sign} {sentence}"
-                    for sign, sentence in zip(
-                        "▽☆", findings.sinks_by_layer(told, view.grid[1], view.prefix), strict=True
-                    )
-                )
-            )
-        for words in sorted(refused):
+    if sinks is not None:
+        by_layer = {layer + 1: one for layer, one in sinks.items() if not isinstance(one, str)}
+        refusals = {one for one in sinks.values() if isinstance(one, str)}
+        if by_layer:
+            sentences = findings.sinks_by_layer(by_layer, view.grid[1], view.prefix)
+            lines = zip("▽☆", sentences, strict=True)
+            st.markdown("\n".join(f"- {sign} {sentence}" for sign, sentence in lines))
+        for words in sorted(refusals):
             st.info(words)
         return None
 
     def make(progress: "Progress") -> Sinks:
-        found: Sinks = {}
+        by_layer: Sinks = {}
         for layer in range(view.acts.depth):
             progress(layer, view.acts.depth)
             try:
-                found[layer] = results.sinks(view, layer)
+                by_layer[layer] = results.sinks(view, layer)
             except ModelError as error:
-                found[layer] = tr_md(error)
-        return found
+                by_layer[layer] = tr_md(error)
+        return by_layer
 
-    return run_button(view, tr("Find no-op sinks and broadcasts"), (_SINKS_CALLED,), make)
+    return run_button(view, tr("Find no-op sinks and broadcasts"), ("sinks of layers",), make)
 
 
 @lesson.part("extremes")
@@ -518,10 +499,8 @@ def _usual(view: View, behind: Behind) -> str:
 
 def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     distance, deviation = mean(survey.distance), spread(survey.distance)
-    layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
     columns: Columns = {
-        Message("layer"): layers,
-        Message("head"): heads,
+        **head_columns(distance.shape),
         Message("distance, px"): distance.ravel(),
         Message("standard deviation (n - 1), px"): deviation.ravel(),
         Message("on prefix tokens, %"): 100 * survey.prefix_mass.mean(axis=0).ravel(),
@@ -559,8 +538,7 @@ def _sinks_tables(view: View, sinks: Sinks) -> list[Table]:
     )
     if not rows:
         return []
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    return [Table(tr("Keys that are no-op sinks or broadcasts."), columns)]
+    return [Table(tr("Keys that are no-op sinks or broadcasts."), columns_of(names, rows))]
 
 
 def _prefix_name(view: View) -> str:

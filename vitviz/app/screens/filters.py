@@ -102,7 +102,9 @@ def page(view: View) -> Data | None:
         draw_finding(findings.filters(tiles.explained, start, total), of=tr("In this model"))
     response = None
     if kernel.shape[2:] == view.model.layers[0].patch_side:
-        response = inspection.filter_response(_input(view), tiles.kernel[chosen])
+        response = inspection.filter_response(
+            results.prepared(view).x.numpy(), tiles.kernel[chosen]
+        )
     here, answer, product = places().stage.columns(3)
     with here:
         trained = tr("Trained") if view.model.trained else tr("Random weights")
@@ -267,7 +269,7 @@ def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str)
     )
     _, high, wide = kernel.shape
     row, col = patch[0] * high, patch[1] * wide
-    pixels = _input(view)[:, row : row + high, col : col + wide]
+    pixels = results.prepared(view).x.numpy()[:, row : row + high, col : col + wide]
     show(plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product")
     parts = pixels.astype(np.float64) * kernel
     st.markdown(
@@ -338,14 +340,6 @@ def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
             if len(shown) < len(kernel)
             else tr("{count} filters, norms from {high:.2f} to {low:.2f}.", **limits)
         ),
-    )
-
-
-def _input(view: View) -> np.ndarray:
-    """Return the model's input for the picture on screen: (3, H, W)."""
-    return results.captures().get(
-        (*view.key, "input"),
-        lambda: view.model.preprocess(view.picture.image).numpy(),
     )
 
 

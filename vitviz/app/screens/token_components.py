@@ -79,7 +79,6 @@ MOST = 5  # components
 MAX_TILES = 16
 THRESHOLDS = [step / 20 for step in range(20)]
 OFF_ON = (False, True)
-BASES = ("picture", "samples")
 
 
 class Components(NamedTuple):
@@ -175,11 +174,6 @@ def draw_scatter(view: View, found: Components) -> None:
     st.markdown(words)
 
 
-def final_tokens(view: View, layer: int) -> np.ndarray:
-    """Return all tokens after a layer and the final LayerNorm: (tokens, D)."""
-    return view.acts.tokens(layer + 1, normalised=True)
-
-
 def _controls(most: int) -> tuple[int, float, bool, bool]:
     """Draw the controls, and return what they are set to.
 
@@ -201,10 +195,9 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
     basis = choose(
         "basis",
         tr("Components of"),
-        BASES,
-        BASES[0],
+        names,
+        "picture",
         of,
-        words=names.__getitem__,
         help=tr("Those of all samples give every picture the same colours for the same tokens."),
     )
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
@@ -225,7 +218,7 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
 
 
 def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
-    width = final_tokens(view, view.layer).shape[1]
+    width = results.final_tokens(view, view.layer).shape[1]
     return joint_bases(view, layers, min(MOST, width))
 
 
@@ -250,7 +243,7 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
 
     def make() -> tuple[np.ndarray, np.ndarray]:
         if basis:
-            return basis.points(final_tokens(view, layer)), basis.explained
+            return basis.points(results.final_tokens(view, layer)), basis.explained
         return _project_tokens(view, layer, np.ones(view.acts.grid, bool))
 
     return results.compute((*view.key, "components", layer, basis is None), make)
@@ -258,7 +251,7 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
 
 def _project_tokens(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return all tokens on the kept patches' components, and the variance explained."""
-    tokens = final_tokens(view, layer)
+    tokens = results.final_tokens(view, layer)
     return inspection.token_scatter(
         tokens,
         grid=view.acts.grid,

@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app.screens import token_components
-from vitviz.app.screens.token_components import Components, final_tokens
+from vitviz.app.screens.token_components import Components
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import profiles
@@ -47,7 +47,9 @@ def page(view: View) -> Data | None:
             frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
         )
     grid = view.acts.grid
-    most = min(token_components.MOST, grid[0] * grid[1], final_tokens(view, view.layer).shape[1])
+    most = min(
+        token_components.MOST, grid[0] * grid[1], results.final_tokens(view, view.layer).shape[1]
+    )
     if most < token_components.CHANNELS:
         st.info(
             tr(
@@ -103,7 +105,7 @@ def _open_on_a_patch(view: View) -> View:
 
 def _table(view: View, found: Components) -> Table:
     prefix, tokens = len(view.prefix), view.acts.tokens(view.layer + 1)
-    cosines = inspection.token_similarity(final_tokens(view, view.layer))[:, prefix:]
+    cosines = inspection.token_similarity(results.final_tokens(view, view.layer))[:, prefix:]
     asked = cosines[prefix:].mean(axis=0) if view.query is None else cosines[view.query]
     columns: Columns = {**patch_columns(view)}
     columns |= {Message("cosine with the query"): asked, Message("kept"): found.kept.ravel()}
@@ -132,7 +134,7 @@ def _frames(view: View) -> list[Frame]:
         return [
             encode_frame(
                 layer,
-                inspection.token_similarity(final_tokens(view, layer))[None],
+                inspection.token_similarity(results.final_tokens(view, layer))[None],
                 len(view.prefix),
                 "cosine",
             )
@@ -151,7 +153,7 @@ def _cosines(view: View) -> list[float]:
     def make() -> list[float]:
         means = []
         for layer in range(view.acts.depth):
-            patches = final_tokens(view, layer)[len(view.prefix) :]
+            patches = results.final_tokens(view, layer)[len(view.prefix) :]
             lengths = np.linalg.norm(patches, axis=1, keepdims=True)
             count, total = len(patches), (patches / np.maximum(lengths, 1e-12)).sum(axis=0)
             means.append(float((total @ total - count) / max(count**2 - count, 1)))

@@ -15,7 +15,7 @@ from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import lesson, prediction
 from vitviz.app.widgets.control import control
-from vitviz.app.widgets.data_table import Columns, Data, Table
+from vitviz.app.widgets.data_table import Columns, Data, Table, head_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
 from vitviz.app.widgets.player import player
@@ -106,11 +106,9 @@ def _tables(name: str, moment: int | None) -> list[Table]:
     if moment is not None:
         moments = records.read_moments(name)
         distance = moments[f"distance_{moment}"]
-        layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
         epoch, size = _moments(name)[moment]
         columns = {
-            Message("layer"): layers,
-            Message("head"): heads,
+            **head_columns(distance.shape),
             Message("distance, px"): distance.ravel(),
             Message("entropy, bits"): moments[f"entropy_{moment}"].ravel(),
         }

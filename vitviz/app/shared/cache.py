@@ -97,8 +97,8 @@ class LRUCache:
     def key_of(self, value: object) -> Hashable | None:
         """Return the key of a value in the cache; None for any other."""
         with self._lock:
-            found = (key for key, (kept, _) in self._values.items() if kept is value)
-            return next(found, None)
+            keys = (key for key, (kept, _) in self._values.items() if kept is value)
+            return next(keys, None)
 
     def _store(self, key: Hashable, value: object, size: int) -> None:
         with self._lock:

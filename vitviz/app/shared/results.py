@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.common.images import Crop
     from vitviz.inspection import Measurements, Sinks
+    from vitviz.model.inputs import Prepared
 
 T = TypeVar("T")
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
@@ -215,16 +216,36 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
         return list(measurements(view).distance), np.full(acts.depth, equal)
 
     def make() -> tuple[list[np.ndarray], np.ndarray]:
-        found, shared = [], []
+        by_layer, equal = [], []
         for layer in range(acts.depth):
             windows = list(acts.windows(layer))
-            found.append(inspection.windowed_distance(windows))
+            by_layer.append(inspection.windowed_distance(windows))
             # In a shifted window some pairs are masked: -100 is added to their scores.
             alike = [(inspection.allowed_pairs(a)[None], q, k) for a, q, k in windows]
-            shared.append(inspection.windowed_distance(alike)[0])
-        return found, np.array(shared)
+            equal.append(inspection.windowed_distance(alike)[0])
+        return by_layer, np.array(equal)
 
     return compute((*view.key, "distances by layer"), make)
+
+
+def pad_heads(by_layer: Sequence[np.ndarray]) -> np.ndarray:
+    """Return an array (layers, most heads of a layer), NaN where a layer has fewer."""
+    padded = np.full((len(by_layer), max(map(len, by_layer))), np.nan)
+    for layer, heads in enumerate(by_layer):
+        padded[layer, : len(heads)] = heads
+    return padded
+
+
+def final_tokens(view: View, layer: int) -> np.ndarray:
+    """Return all tokens after a layer and the final LayerNorm: (tokens, D)."""
+    return view.acts.tokens(layer + 1, normalised=True)
+
+
+def prepared(view: View) -> "Prepared":
+    """Return the model's input for the picture on screen, cached."""
+    from vitviz.model.inputs import prepare
+
+    return compute((*view.key, "prepared"), lambda: prepare(view.model, view.picture.image))
 
 
 def shares_of_query(view: View, matrix: np.ndarray, *, row: bool) -> np.ndarray:
@@ -365,7 +386,7 @@ def experiment(
         bar = st.progress(0.0)
         st.button(tr("Cancel"), key=f"cancel {called[0]}", icon=":material/cancel:")
     try:
-        found = captures().get(
+        result = captures().get(
             (*view.key, *called),
             made,
             waiting=lambda: bar.progress(
@@ -376,4 +397,4 @@ def experiment(
         place.empty()
         raise
     place.empty()
-    return found
+    return result

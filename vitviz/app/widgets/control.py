@@ -54,7 +54,7 @@ def control(
     ----------
     label : str
         In the page's language.
-    options : sequence, or mapping of options to their marked words
+    options : sequence, or mapping of options to their words, marked or translated
     at : DeltaGenerator, "settings", "bar" or "named"
         Where it stands: a column, the menu of settings, the bar, or the bar behind its label.
     kind : str

@@ -217,7 +217,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
 
 
 def patch_columns(
-    view: View, *, prefix: bool = False, grid: tuple[int, int] | None = None
+    view: View, *, prefix: bool = False, grid: tuple[int, ...] | None = None
 ) -> Columns:
     """Return the first columns of a table with a line for each patch, in row-major order.
 
@@ -233,6 +233,17 @@ def patch_columns(
         columns = {}
     places = {Message("row"): rows, Message("column"): cols}
     return columns | {name: [*nowhere, *each.tolist()] for name, each in places.items()}
+
+
+def head_columns(shape: tuple[int, ...]) -> Columns:
+    """Return the first columns of a table with a line for each head (layers, heads)."""
+    layers, heads = np.indices(shape).reshape(2, -1) + 1
+    return {Message("layer"): layers, Message("head"): heads}
+
+
+def columns_of(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Columns:
+    """Return the columns of rows."""
+    return dict(zip(headings, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _one_line(words: str) -> str:

@@ -30,6 +30,7 @@ def show(
 
     def clicked() -> None:
         assert on_click is not None
+        assert key is not None
         if points := st.session_state[key].selection.points:
             on_click(points)
 

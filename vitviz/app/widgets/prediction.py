@@ -149,35 +149,33 @@ def counts_figure(
     view: "View", grid: tuple[int, int], crop: "Crop", counts: Mapping[int, int]
 ) -> "go.Figure":
     """Draw how often each patch or block of a grid was guessed, over the picture."""
-    found = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
-    return plots.guesses(found.reshape(grid), results.photo(view), crop=crop)
+    by_patch = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
+    return plots.guesses(by_patch.reshape(grid), results.photo(view), crop=crop)
 
 
 def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None:
     """Ask for a layer; its number, from 0, is the answer."""
     st.markdown(words)
     chosen = st.pills(tr(text.LAYER), range(1, depth + 1), key="guess_layer")
-    st.button(
-        tr(text.SEND),
-        key="send guess",
-        type="primary",
-        disabled=chosen is None,
-        on_click=_store_guess,
-        args=(question, (chosen or 0) - 1),
-    )
-    draw_class_guesses(question, draw)
+    _send_button(question, None if chosen is None else chosen - 1, draw)
 
 
 def ask_percent(question: Question, words: str, *, draw: Draw) -> None:
     """Ask for a whole number of per cent."""
     st.markdown(words)
     chosen = st.slider(tr(text.PERCENT), 0, 100, 50, key="guess_percent", format="%d %%")
+    _send_button(question, chosen, draw)
+
+
+def _send_button(question: Question, answer: int | None, draw: Draw) -> None:
+    """Draw the button that sends an answer, and the guesses of the class."""
     st.button(
         tr(text.SEND),
         key="send guess",
         type="primary",
+        disabled=answer is None,
         on_click=_store_guess,
-        args=(question, chosen),
+        args=(question, answer),
     )
     draw_class_guesses(question, draw)
 

@@ -224,13 +224,13 @@ def committed_query(
     acts = view.acts  # which no callback must hold, as the session keeps it
     described, query = acts.layers[layer], int(committed["query"])
     st.session_state.query_grid = placed_grid(view.picture, acts, layer)
-    if patches_only and committed["pinned"]:
-        query += len(described.prefix)
-    elif patches_only and view.query_patch is None:
-        return {}
-    elif patches_only:
-        query = default_query(acts, described)
-    return {"query": token_text(described, query)}
+    if not patches_only:
+        return {"query": token_text(described, query)}
+    if committed["pinned"]:
+        return {"query": token_text(described, len(described.prefix) + query)}
+    if view.query_patch is not None:
+        return {"query": token_text(described, default_query(acts, described))}
+    return {}
 
 
 def sent_query(view: "View", shape: Shape, *, patches_only: bool) -> int:

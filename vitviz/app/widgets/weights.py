@@ -205,7 +205,6 @@ def choose_weights(place: DeltaGenerator | None, key: str, name: str) -> str:
     if began:
         labels |= {RANDOM: tr("plain"), MIMETIC: tr("mimetic")}
         label = tr("{weights}: trained or random", weights=label)
-    options = [TRAINED, RANDOM, MIMETIC] if began else [TRAINED, RANDOM]
     if place is None:
-        return setting(key, options, TRAINED)
-    return choose(key, label, options, TRAINED, place, words=labels.__getitem__)
+        return setting(key, list(labels), TRAINED)
+    return choose(key, label, labels, TRAINED, place)
