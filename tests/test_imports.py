@@ -71,6 +71,7 @@ APP = (
     "options",
     "pages",
     "settings",
+    "cells",
     "records",
     "lessons",
     "shared",

@@ -23,6 +23,7 @@ from ..text.class_names import common_names
 from ..text.lessons import LESSONS, Step
 from ..zoo import FIRST_LAYERS
 from . import records
+from .cells import read_cells
 
 Progress = Callable[[int, int], object]
 BLOCK = 4  # patches along a block that is hidden
@@ -396,17 +397,10 @@ def _find_changes(
 
 
 def _find_removed(steps: Sequence[Step], grid: tuple[int, int]) -> np.ndarray | None:
-    """Return the mask of the rectangle of patches that a step removes; None without one."""
-    for step in steps:
-        if "painted" in step.settings:
-            first, last = step.settings["painted"].split("-")
-            (top, left), (bottom, right) = (map(int, end.split(".")) for end in (first, last))
-            if bottom > grid[0] or right > grid[1]:
-                return None
-            mask = np.zeros(grid, bool)
-            mask[top - 1 : bottom, left - 1 : right] = True
-            return mask
-    return None
+    """Return the mask of the patches that a step removes; None without one that fits the grid."""
+    texts = (step.settings["painted"] for step in steps if "painted" in step.settings)
+    text = next(texts, None)
+    return None if text is None else read_cells(text, grid)
 
 
 def _find_in_records(name: str) -> Iterable[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
+from vitviz.app.cells import read_cells
 from vitviz.app.screens import classify_answer, classify_heads, classify_words
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
@@ -296,9 +297,8 @@ def _of_other_families(view: View) -> Data:
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
-    mask = experiment.read_cells(
-        text_setting(name, lambda text: experiment.read_cells(text, shape) is not None), shape
-    )
+    text = text_setting(name, lambda text: read_cells(text, shape) is not None)
+    mask = read_cells(text, shape)
     assert mask is not None  # `text_setting` has replaced a text that does not fit
     return mask
 

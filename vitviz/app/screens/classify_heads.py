@@ -8,6 +8,7 @@ import streamlit as st
 
 from vitviz import plots
 from vitviz.app import settings
+from vitviz.app.cells import cells_text
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key
@@ -189,5 +190,5 @@ def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
         tr("Mute layer {layer}, head {head}", layer=layer + 1, head=head + 1),
         key="mute deciding",
         on_click=settings.change,
-        kwargs={"muted": experiment.cells_text(only)},
+        kwargs={"muted": cells_text(only)},
     )
