@@ -29,7 +29,7 @@ def cells_text(mask: np.ndarray) -> str:
         if not left_over[row, col]:
             continue
         right = _run(left_over[row, col:]) + col
-        bottom = _run(left_over[row:, col:right].all(axis=1)) + row
+        bottom = _run(np.atleast_1d(left_over[row:, col:right].all(axis=1))) + row
         left_over[row:bottom, col:right] = False
         first, last = f"{row + 1}.{col + 1}", f"{bottom}.{right}"
         pieces.append(first if first == last else f"{first}-{last}")

@@ -15,8 +15,6 @@ from vitviz.zoo.checkpoints import assets, initial_positions, initialisations
 if TYPE_CHECKING:
     from vitviz import Model
 
-COMPONENTS = 12  # of the filters at a moment of a training
-
 
 def _folder() -> Path:
     return assets() / "curves"
