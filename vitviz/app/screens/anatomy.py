@@ -87,13 +87,15 @@ def _shapes(view: View) -> Table:
 
 def _tabulate_product(view: View) -> list[Table]:
     """Return the one number that is worked out: query, key and their product."""
+    from vitviz.web.anatomy import scores as attention_scores
+
     boxes = {box.name: box.values for box in anatomy.layer_of(view)}
     q, k = boxes.get("queries"), boxes.get("keys")
     if q is None or k is None:
         return []
     described = view.acts.layers[view.layer]
     head, (query, key) = view.head or 0, anatomy.pair(view)
-    scores = anatomy.scores_of(view, head)[query]
+    scores = attention_scores(view.acts, view.layer, head)[1][query]
     shares = view.acts.attention(view.layer)[head, query]
     numbers = np.arange(q.shape[2]) + 1
     where = tr("layer {layer}, head {head}", layer=view.layer + 1, head=head + 1)

@@ -60,12 +60,10 @@ def page(view: View) -> Data | None:
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
-    names = {kind: tr(called) for kind, called in KINDS.items()}
-    if not view.model.trained:
-        names["learned"] = tr("untrained")
+    name = tr(_name(view, kind))
     similarity = _similarity(view, kind)
     low = _lowest(similarity)
-    draw_finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=names[kind]))
+    draw_finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=name))
     with places().stage:
         token_map(
             view,
@@ -75,7 +73,7 @@ def page(view: View) -> Data | None:
             strip="frames",
             titles={"row": tr("Similar positions:"), "strip": tr("The same position in each kind")},
             frame_setting=("kind", kinds),
-            frame_names=[names[each] for each in kinds],
+            frame_names=[tr(_name(view, each)) for each in kinds],
             version="-".join(kinds),
             low=None if low == -1 else low,
             patches_only=True,
@@ -97,8 +95,8 @@ def page(view: View) -> Data | None:
         width="content",
     )
     tables = _shuffle(view) or []
-    _all_and_lines(view, similarity, kind, names[kind], position, low)
-    _draw_resized(view, kind, names[kind], position, low)
+    _all_and_lines(view, similarity, kind, name, position, low)
+    _draw_resized(view, kind, name, position, low)
     return Data(lambda: [_numbers(view, kinds, position), *tables])
 
 
@@ -158,10 +156,9 @@ def _all_and_lines(
 
 
 def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
-    names = {kind: Message(called) for kind, called in KINDS.items()}
-    if not view.model.trained:
-        names["learned"] = Message("untrained")
-    cosines: Columns = {names[kind]: _similarity(view, kind)[position].ravel() for kind in kinds}
+    cosines: Columns = {
+        _name(view, kind): _similarity(view, kind)[position].ravel() for kind in kinds
+    }
     return Table(
         tr(
             "Cosine of every position's embedding with that of row {row}, column {column}.",
@@ -170,6 +167,12 @@ def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
         ),
         {**patch_columns(view), **cosines},
     )
+
+
+def _name(view: View, kind: Kind) -> Message:
+    if kind == "learned" and not view.model.trained:
+        return Message("untrained")
+    return Message(KINDS[kind])
 
 
 def _why_not_learned(view: View) -> str | None:

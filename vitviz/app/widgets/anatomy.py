@@ -3,7 +3,6 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import streamlit as st
 
 from vitviz.app import settings
@@ -73,10 +72,10 @@ def steps_of(view: "View") -> "tuple[Box, ...]":
     """Return the picture at each step, cached."""
     from vitviz.web import anatomy
 
-    def make() -> "tuple[Box, ...]":
-        return anatomy.steps(view.model, view.picture.image, view.acts)  # may make a pass
-
-    return results.compute((*view.key, "steps"), make)
+    return results.compute(  # in a turn, as it may make a pass
+        (*view.key, "steps"),
+        lambda: anatomy.steps(view.model, view.picture.image, view.acts),
+    )
 
 
 def layer_of(view: "View") -> "tuple[Box, ...]":
@@ -95,13 +94,6 @@ def _residual_of(view: "View") -> "Residual":
     return results.compute(
         (*view.key, "residual stream"), lambda: anatomy.residual_stream(view.acts)
     )
-
-
-def scores_of(view: "View", head: int) -> np.ndarray:
-    """Return what softmax is applied to: ndarray of shape (queries, keys)."""
-    from vitviz.web import anatomy
-
-    return anatomy.scores(view.acts, view.layer, head)[1]
 
 
 def pair(view: "View") -> tuple[int, int]:
