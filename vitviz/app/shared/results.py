@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.common.images import Crop
     from vitviz.inspection import Measurements, Sinks
-    from vitviz.model.inputs import Prepared
+    from vitviz.model.inputs import PreparedInput
 
 T = TypeVar("T")
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
@@ -241,7 +241,7 @@ def final_tokens(view: View, layer: int) -> np.ndarray:
     return view.acts.tokens(layer + 1, normalised=True)
 
 
-def prepared(view: View) -> "Prepared":
+def prepared(view: View) -> "PreparedInput":
     """Return the model's input for the picture on screen, cached."""
     from vitviz.model.inputs import prepare
 
