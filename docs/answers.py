@@ -12,8 +12,7 @@ from PIL import Image
 import vitviz
 from vitviz import attribution, inspection, intervention
 from vitviz.activations import DropPatches, Edit, FillPatches
-from vitviz.app import lessons
-from vitviz.app.widgets import experiment
+from vitviz.app import cells, lessons
 from vitviz.common import DEFAULT_MODEL
 from vitviz.intervention.equivariance import shuffle_patches
 from vitviz.text.class_names import common_names
@@ -323,7 +322,7 @@ def changes() -> dict[str, Any]:
     falls = intervention.occlusion(
         model(), shown.image, target=shown.answer, block=side, removal="drop"
     )[::side, ::side]
-    painted = experiment.read_cells(settings["painted"], acts.grid)
+    painted = cells.read_cells(settings["painted"], acts.grid)
     assert painted is not None
     edits: dict[str, Edit] = {
         "removed": DropPatches(painted),

@@ -71,6 +71,8 @@ APP = (
     "options",
     "pages",
     "settings",
+    "cells",
+    "records",
     "lessons",
     "shared",
     "widgets",

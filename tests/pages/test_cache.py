@@ -3,12 +3,14 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from vitviz.app.shared.cache import LRUCache
+from vitviz.app.shared.cache import LRUCache, count_bytes
 
 
 class Maker:
@@ -28,6 +30,19 @@ def kept(cache: LRUCache, key: str, size: int = 10) -> bool:
     make = Maker(key)
     assert cache.get(key, make, lambda value: size) == key
     return not make.made
+
+
+def test_the_arrays_of_a_value_are_counted() -> None:
+    @dataclass
+    class Pair:
+        values: np.ndarray
+        name: str
+
+    array = np.zeros((3, 5), np.float32)
+    assert count_bytes(array) == 60
+    assert count_bytes(Image.new("RGB", (3, 5))) == 60
+    assert count_bytes({"one": [array, array], "other": Pair(array, "four")}) == 184
+    assert count_bytes((0.5, None)) == 16
 
 
 def test_a_value_is_made_once() -> None:

@@ -26,8 +26,9 @@ from pages.driver import (
 from pages.test_distance import numbers
 from vitviz import Model, ModelError, attribution, capture
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
+from vitviz.app import cells
 from vitviz.app.shared import models, pictures, queue, results
-from vitviz.app.widgets import class_menu, experiment
+from vitviz.app.widgets import class_menu
 from vitviz.intervention import head_effects, mean_head_outputs, occlusion
 from vitviz.model.answers import Grade, Grades, Rate
 from vitviz.text.class_names import common_names
@@ -65,7 +66,7 @@ def assert_answers(at: AppTest, probabilities: np.ndarray) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_cells_are_read_as_they_were_written(seed: int) -> None:
     mask = np.random.default_rng(seed).random((5, 8)) < 0.2 * seed
-    read = experiment.read_cells(experiment.cells_text(mask), (5, 8))
+    read = cells.read_cells(cells.cells_text(mask), (5, 8))
     assert read is not None
     np.testing.assert_array_equal(read, mask)
 
@@ -73,22 +74,22 @@ def test_cells_are_read_as_they_were_written(seed: int) -> None:
 def test_a_rectangle_is_one_piece() -> None:
     mask = np.zeros((5, 8), bool)
     mask[1:4, 2:8] = True
-    assert experiment.cells_text(mask) == "2.3-4.8"
+    assert cells.cells_text(mask) == "2.3-4.8"
     mask[0, 0] = True
-    assert experiment.cells_text(mask) == "1.1 2.3-4.8"
-    assert experiment.cells_text(np.zeros((2, 2))) == ""
+    assert cells.cells_text(mask) == "1.1 2.3-4.8"
+    assert cells.cells_text(np.zeros((2, 2))) == ""
 
 
 @pytest.mark.parametrize("text", ["0.1", "6.1", "1.9", "3", "a", "2.2-1.1", "1.1,2.2", "1.1-", "²"])
 def test_a_text_that_cannot_be_read_is_none(text: str) -> None:
-    assert experiment.read_cells(text, (5, 8)) is None
+    assert cells.read_cells(text, (5, 8)) is None
 
 
 def test_chosen_cells_are_added_and_taken_out_only_where_all_were_in() -> None:
-    mask = experiment.toggle_cells(np.zeros((2, 3), bool), [0, 4])
+    mask = cells.toggle_cells(np.zeros((2, 3), bool), [0, 4])
     assert np.flatnonzero(mask).tolist() == [0, 4]
-    assert np.flatnonzero(experiment.toggle_cells(mask, [0, 1])).tolist() == [0, 1, 4]
-    assert np.flatnonzero(experiment.toggle_cells(mask, [0])).tolist() == [4]
+    assert np.flatnonzero(cells.toggle_cells(mask, [0, 1])).tolist() == [0, 1, 4]
+    assert np.flatnonzero(cells.toggle_cells(mask, [0])).tolist() == [4]
 
 
 # --- the page -----------------------------------------------------------------------------------

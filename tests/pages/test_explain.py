@@ -254,8 +254,8 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
         for name in attribution.METHODS
         if not found.is_better("insertion_mean", name, "random")
     } | {
-        label
-        for name, label in explain_recorded.OF_NO_CLASS.items()
+        explain_recorded.marked_label(name)
+        for name in ("rollout", "attention")
         if not found.is_better("insertion_mean", name, "random")
     }
     for label in hollow:

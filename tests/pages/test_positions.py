@@ -289,7 +289,7 @@ def test_a_table_of_another_grid_is_not_shown(
 
 
 def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitviz.app.screens.positions.MAX_MAP_BYTES", 100_000)
+    monkeypatch.setattr("vitviz.app.widgets.token_map.MAX_MAP_BYTES", 100_000)
     at = opened("positions")
     one = stack(at)["codes"]
     assert one.size == 256**2

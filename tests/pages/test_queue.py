@@ -175,13 +175,13 @@ def test_two_who_wait_for_each_other_go_on() -> None:
     found: list[int] = []
 
     def compute() -> None:
-        found.append(results.compute(key, lambda: 7, lambda made: 8))
+        found.append(results.compute(key, lambda: 7))
 
     with queue.turn():
         thread = threading.Thread(target=compute)
         thread.start()
         until(lambda: queue.pass_queue().length == 2)
-        assert results.compute(key, lambda: 8, lambda made: 8) == 7
+        assert results.compute(key, lambda: 8) == 7
     thread.join()
     assert found == [7]
 

@@ -122,7 +122,7 @@ def test_a_large_model_compares_the_chosen_fusion_with_the_usual_one(
     serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    monkeypatch.setattr(rollout, "MAX_MAP_BYTES", 10)
+    monkeypatch.setattr("vitviz.app.widgets.token_map.MAX_MAP_BYTES", 10)
     text = prose(opened("rollout", fusion="max"))
     assert "by fusion: *mean* with *max*" in text
     assert "*min*" not in text.partition("Correlation of the maps")[2].partition(".")[0]

@@ -569,8 +569,8 @@ def test_a_model_of_too_many_maps_sends_one_layer(
 ) -> None:
     serve("plain", depth=3)
     whole = stack(opened())["codes"]
-    for page in ("attention", "rollout"):
-        monkeypatch.setattr(f"vitviz.app.screens.{page}.MAX_MAP_BYTES", 10)
+    for page, module in (("attention", "screens.attention"), ("rollout", "widgets.token_map")):
+        monkeypatch.setattr(f"vitviz.app.{module}.MAX_MAP_BYTES", 10)
         forget()
         at = opened(page, layer="2")
         assert_works(at)

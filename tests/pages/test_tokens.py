@@ -111,10 +111,10 @@ def test_a_model_of_too_many_pairs_sends_one_layer(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    monkeypatch.setattr("vitviz.app.screens.tokens.MAX_MAP_BYTES", 3 * 25**2)
+    monkeypatch.setattr("vitviz.app.widgets.token_map.MAX_MAP_BYTES", 3 * 25**2)
     whole = stack(opened("tokens"))["codes"]
     assert len(whole) == 3 * 25 * 24
-    monkeypatch.setattr("vitviz.app.screens.tokens.MAX_MAP_BYTES", 3 * 25**2 - 1)
+    monkeypatch.setattr("vitviz.app.widgets.token_map.MAX_MAP_BYTES", 3 * 25**2 - 1)
     at = opened("tokens", layer="2")
     assert_works(at)
     assert token_map(at)["state"]["frame"] == 1

@@ -61,11 +61,8 @@ def _is_drawn(part: str, page: Page) -> bool:
 
 
 def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Picture:
-    names = list(pictures.samples())
-    uploaded: pictures.Picture | None = st.session_state.get("uploaded")
-    if uploaded is not None:
-        names.insert(0, pictures.UPLOAD)
-    elif settings.stored_text("picture") == pictures.UPLOAD:
+    titles = pictures.menu()
+    if settings.stored_text("picture") == pictures.UPLOAD and pictures.UPLOAD not in titles:
         settings.change(picture=default)
         settings.show_message(
             tr(
@@ -74,16 +71,11 @@ def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Pict
             )
         )
 
-    def shown(name: str) -> str:
-        if name == pictures.UPLOAD and uploaded is not None:
-            return uploaded.name
-        return pictures.title(name)
-
     settings.follow_default("picture", default)
-    chosen = setting("picture", names, default)
+    chosen = setting("picture", list(titles), default)
     if menu is None:
         return pictures.picture(chosen)
-    menu.selectbox(tr("Picture"), names, key="picture", format_func=shown)
+    menu.selectbox(tr("Picture"), list(titles), key="picture", format_func=titles.__getitem__)
     with menu:
         thumbnails(chosen)
     with menu.popover(tr("Your picture"), width="stretch"):

@@ -3,8 +3,7 @@
 The lessons themselves, and their steps, stand in `vitviz.text.lessons`.
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,15 @@ from ..text import findings as text
 from ..text.class_names import common_names
 from ..text.lessons import LESSONS, Step
 from ..zoo import FIRST_LAYERS
-from ..zoo.checkpoints import assets, initial_positions, initialisations
+from . import records
+from .cells import read_cells
 
 Progress = Callable[[int, int], object]
 BLOCK = 4  # patches along a block that is hidden
 HALF_A_POINT = 0.005
 ROUNDING = 1e-4  # of a probability: a smaller change is none
 FEWEST = 3  # patches, of which two are others
-COMPONENTS = 12  # of the filters, as the page Training shows them
+COMPONENTS = 12  # of the filters, in the sentence on a training
 #: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
 #: Figure 4), and those with which it was much worse.
 OVERTAKES, FALLS_BEHIND = 90_000_000, 9_000_000
@@ -158,15 +158,12 @@ def _find_positions(
         return
     similarity = inspection.position_similarity(table[-count:], grid=acts.grid)
     sentence = text.positions(similarity)
-    start = initial_positions(model.name) if model.weights.startswith("shipped") else None
-    if sentence and start is not None and "mimetic" in initialisations(model.name):
-        side = int(np.sqrt(len(start)))
-        resized = inspection.resized_positions(start, grid=(side, side), new_grid=acts.grid)
-        at_first = inspection.position_similarity(resized, grid=acts.grid)
+    put_in = records.positions_put_in(model, acts.grid)
+    if sentence and put_in is not None:
         sentence += " " + tr(
             "That was put in and not learned: with the sines and cosines of its start it is "
             "{near:.2f}.",
-            near=inspection.neighbour_similarity(at_first),
+            near=inspection.neighbour_similarity(put_in),
         )
     if sentence:
         yield sentence
@@ -209,9 +206,9 @@ def _find_who_looks(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         patch=_patch_at(acts, best),
         share=as_percent(reads[layer, best]),
         times=reads[layer, best] * (prefix + count),
-        half=_count_half(reads[layer]),
+        half=count_half(reads[layer]),
         count=count,
-        first=_count_half(reads[0]),
+        first=count_half(reads[0]),
     )
     layer, _, _ = _place(acts, steps[1])
     agreed = same_rows(acts.attention(layer)[:, prefix:, prefix:])
@@ -297,11 +294,11 @@ def _find_reaching(model: Model, image: Picture, acts: Activations) -> Iterable[
         "{least:.2f} to {most:.2f}.",
         query=asks,
         from_first=as_percent(first[prefix:].sum()),
-        half_first=_count_half(first[prefix:]),
+        half_first=count_half(first[prefix:]),
         count=count,
         depth=acts.depth,
         from_last=as_percent(last[prefix:].sum()),
-        half_last=_count_half(last[prefix:]),
+        half_last=count_half(last[prefix:]),
         least=own.min(),
         most=own.max(),
     )
@@ -401,38 +398,29 @@ def _find_changes(
 
 
 def _find_removed(steps: Sequence[Step], grid: tuple[int, int]) -> np.ndarray | None:
-    """Return the mask of the rectangle of patches that a step removes; None without one."""
-    for step in steps:
-        if "painted" in step.settings:
-            first, last = step.settings["painted"].split("-")
-            (top, left), (bottom, right) = (map(int, end.split(".")) for end in (first, last))
-            if bottom > grid[0] or right > grid[1]:
-                return None
-            mask = np.zeros(grid, bool)
-            mask[top - 1 : bottom, left - 1 : right] = True
-            return mask
-    return None
+    """Return the mask of the patches that a step removes; None without one that fits the grid."""
+    texts = (step.settings["painted"] for step in steps if "painted" in step.settings)
+    text = next(texts, None)
+    return None if text is None else read_cells(text, grid)
 
 
 def _find_in_records(name: str) -> Iterable[str]:
-    records = assets() / "curves"
-    shown = name if (records / f"{name}.npz").exists() else DEFAULT_MODEL
-    run = json.loads((records / f"{shown}.json").read_text(encoding="utf-8"))
-    with np.load(records / f"{shown}.npz") as arrays:
-        kept: Mapping[str, np.ndarray] = dict(arrays)
-    size = int(kept["image_size"][0])
-    last = int(np.flatnonzero(kept["image_size"] == size)[-1])  # before the input was enlarged
-    start, end = (_moment(kept, moment) for moment in (0, last))
+    if name not in records.run_names():
+        name = DEFAULT_MODEL
+    run, moments = records.read(name), records.read_moments(name)
+    sizes = moments["image_size"]
+    last = int(np.flatnonzero(sizes == sizes[0])[-1])  # before the input was enlarged
+    start, end = (_moment(name, moment) for moment in (0, last))
     yield tr(
         "In the run of {name}, held-out accuracy went from {low:.1f} % after the first epoch to "
         "{high:.1f} %. Until epoch {epoch:.0f} the first {components} components of the filters "
         "went from {filters} to **{filters_then}** of the variance, neighbouring positions from a "
         "cosine of {near:.2f} to **{near_then:.2f}**, and the heads from {far} to **{far_then}** "
         "of the side.",
-        name=shown,
+        name=name,
         low=100 * run["epochs"][0]["held_out_accuracy"],
         high=100 * run["epochs"][-1]["held_out_accuracy"],
-        epoch=float(kept["epoch"][last]),
+        epoch=float(moments["epoch"][last]),
         components=COMPONENTS,
         filters=as_percent(start[0]),
         filters_then=as_percent(end[0]),
@@ -441,31 +429,28 @@ def _find_in_records(name: str) -> Iterable[str]:
         far=as_percent(start[2]),
         far_then=as_percent(end[2]),
     )
-    yield from _hunger(json.loads((records / "data_hunger.json").read_text(encoding="utf-8")))
+    yield from _hunger(records.read("data_hunger"))
 
 
-def _moment(kept: Mapping[str, np.ndarray], moment: int) -> tuple[float, float, float]:
+def _moment(name: str, moment: int) -> tuple[float, float, float]:
     """Return variance in the first components, neighbours' cosine, and distance over the side."""
-    kernel = kept[f"filters_{moment}"].astype(np.float32)
-    size = int(kept["image_size"][moment])
-    side = size // kernel.shape[-1]
-    _, explained = inspection.filter_components(kernel, n_components=COMPONENTS)
-    table = kept[f"positions_{moment}"].astype(np.float32)
-    similarity = inspection.position_similarity(table, grid=(side, side))
-    near = inspection.neighbour_similarity(similarity)
-    return float(explained.sum()), float(near), float(np.nanmean(kept[f"distance_{moment}"]) / size)
+    _, explained = inspection.filter_components(
+        records.filters_at(name, moment), n_components=COMPONENTS
+    )
+    near = inspection.neighbour_similarity(records.positions_at(name, moment))
+    moments = records.read_moments(name)
+    distance = np.nanmean(moments[f"distance_{moment}"]) / moments["image_size"][moment]
+    return float(explained.sum()), float(near), float(distance)
 
 
-def _hunger(record: Mapping[str, Any]) -> Iterable[str]:
+def _hunger(record: dict[str, Any]) -> Iterable[str]:
     """Compare the accuracy of a ViT and a CNN by the number of training pictures."""
     shares = sorted({run["share"] for run in record["runs"]})
-
-    def accuracy(network: str, share: float) -> float:
-        runs = (run for run in record["runs"] if (run["network"], run["share"]) == (network, share))
-        return 100 * float(np.mean([run["test_accuracy"] for run in runs]))
-
     pictures = [round(share * record["pictures"]) for share in shares]
-    vit, cnn = ([accuracy(each, share) for share in shares] for each in ("vit", "cnn"))
+    vit, cnn = (
+        [100 * np.mean(records.accuracies(record, network, share)) for share in shares]
+        for network in ("vit", "cnn")
+    )
     yield tr(
         "With {few:,} pictures the ViT reached {vit:.1f} % and the CNN {cnn:.1f} %; with {many:,} "
         "they reached {vit_then:.1f} % and {cnn_then:.1f} %.",
@@ -495,7 +480,7 @@ def _label(acts: Activations, index: int) -> Markdown:
     return literal(common_names(acts.output_names)[index])
 
 
-def _count_half(shares: np.ndarray) -> int:
+def count_half(shares: np.ndarray) -> int:
     """Count the largest entries that hold half of the sum."""
     ordered = np.sort(shares.ravel())[::-1].cumsum()
     return int(np.searchsorted(ordered, ordered[-1] / 2)) + 1

@@ -68,18 +68,16 @@ def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> s
 
 def _valid_text(name: str, fits: Callable[[str], bool], default: object) -> str | None:
     """Return the text of a setting; None, with a notice, if it is invalid, or if there is none."""
-    drawn = st.session_state.get(name)  # None where it is not on this page, or nothing is selected
-    text = _session_settings().get(name) if drawn is None else str(drawn)
+    value = st.session_state.get(name)  # None where it is not on this page, or nothing is selected
+    text = _session_settings().get(name) if value is None else str(value)
     if text is None or fits(text):
         return text
-    called = name.replace("_", " ").capitalize()
-    shown = tr("none") if default == "" else default
     show_message(
         tr_md(
             "{called}: {said} is not valid here; {shown} is used.",
-            called=called,
+            called=name.replace("_", " ").capitalize(),
             said=text[:MAX_QUOTED],
-            shown=shown,
+            shown=tr("none") if default == "" else default,
         )
     )
     return None

@@ -186,6 +186,11 @@ def mark(english: str) -> str:
     return english
 
 
+def capitalize(words: str) -> str:
+    """Return words with a capital at their beginning; `str.capitalize` makes all others small."""
+    return words[0].upper() + words[1:]
+
+
 def patch_name(row: int, col: int) -> str:
     return tr("row {row}, column {column}", row=row + 1, column=col + 1)
 

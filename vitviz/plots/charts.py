@@ -14,9 +14,10 @@ from .template import (
     colorbar,
     escape_text,
     finish,
+    head_names,
     head_positions,
     hover_names,
-    legend_above,
+    line_style,
 )
 
 _BAR = "#4a86c5"
@@ -71,9 +72,10 @@ def distance_histogram(
         range=[-0.6 * bin_width, pixels[-1] + 0.6 * bin_width],
     )
     down = dict(title=tr("share, %"), range=[0, top], rangemode="tozero")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     figure.update_layout(bargap=0)
-    finish(figure, _histogram_words(weights, uniform, pixels, name), height=370)
+    finish(
+        figure, _histogram_words(weights, uniform, pixels, name), height=370, axes=(across, down)
+    )
     return figure.update_layout(
         showlegend=True,
         legend=dict(orientation="h", x=1, xanchor="right", y=1, yanchor="bottom", font_size=14),
@@ -115,8 +117,9 @@ def offset_attention(offsets: np.ndarray, *, equal_share: float, name: str) -> g
     both = dict(constrain="domain", showgrid=False, zeroline=False)
     across = dict(title=tr("columns to the right"), side="top", **both)
     down = dict(title=tr("rows down"), autorange="reversed", scaleanchor="x", **both)
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return finish(figure, _offset_words(offsets, equal_share, name), height=370)
+    return finish(
+        figure, _offset_words(offsets, equal_share, name), height=370, axes=(across, down)
+    )
 
 
 def _share_ticks(highest: float, equal: float) -> dict[str, list[float] | list[str]]:
@@ -209,11 +212,7 @@ def attention_distance(
     layers, heads = distance.shape
     x = head_positions(num_heads or [heads] * layers)
     equal = np.broadcast_to(equal_sharing, layers)
-    names = [
-        tr("layer {layer}, head {head}", layer=k + 1, head=h + 1)
-        for k in range(layers)
-        for h in range(heads)
-    ]
+    names = head_names(layers, heads)
     marked, head = (None, None) if selected is None else selected
     is_marked = [k == marked and head in (None, h) for k, h in np.ndindex(layers, heads)]
     deviation = None if spread is None else [_plus_minus(pixels) for pixels in spread.ravel()]
@@ -321,7 +320,6 @@ def attention_distance(
         _name_dot(figure, x, distance, selected, (bottom + top) / 2)
     across = dict(title=tr("layer"), dtick=1, range=[0.5, deepest + 0.5])
     down = dict(title=tr("attention distance, pixels of the input"), range=[bottom, top])
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
     figure.update_layout(
         yaxis2=dict(
@@ -350,7 +348,9 @@ def attention_distance(
             low=100 * recorded[1].min(),
             high=100 * recorded[1].max(),
         )
-    return finish(figure, words, height=400, top=28 if behind is None else 48, right=70)
+    return finish(
+        figure, words, height=400, top=28 if behind is None else 48, right=70, axes=(across, down)
+    )
 
 
 def _plus_minus(deviation: float) -> str:
@@ -462,11 +462,13 @@ def class_probabilities(
         )
     )
     across = dict(range=[0, 130], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
-    figure.update_layout(xaxis=across, yaxis=dict(autorange="reversed"), overwrite=True)
     figure.layout.hovermode = "y"  # anywhere in a row: a bar may be short
     words = ", ".join(f"{n} {v:.1f} %" for n, v in zip(names, values, strict=True))
     return finish(
-        figure, tr("Most probable classes: {words}.", words=words), height=90 + 52 * len(names)
+        figure,
+        tr("Most probable classes: {words}.", words=words),
+        height=90 + 52 * len(names),
+        axes=(across, dict(autorange="reversed")),
     )
 
 
@@ -483,14 +485,11 @@ def position_profile(
     figure, lowest = go.Figure(), []
     names = {"row": tr("row"), "column": tr("column"), "diagonal": tr("diagonal")}
     for (line, (offset, cosine)), style in zip(profile.items(), LINES, strict=False):
-        colour, symbol, dash = style
         figure.add_scatter(
             x=offset,
             y=cosine,
             name=names.get(line, line),
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=8),
+            **line_style(style),
             hovertemplate=f"{names.get(line, line)} %{{x:+d}}: %{{y:.2f}}<extra></extra>",
         )
         least = int(cosine.argmin())
@@ -504,13 +503,12 @@ def position_profile(
         )
     across = dict(title=tr("offset to the right or down, patches"), zeroline=False)
     down = dict(title=tr("cosine"), range=[-1.05, 1.05], dtick=0.5)
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Cosine against offset from {patch}; the lowest are {lowest}.",
         patch=patch_name(*position),
         lowest=", ".join(lowest),
     )
-    return legend_above(finish(figure, words, height=420))
+    return finish(figure, words, height=420, axes=(across, down), legend=True)
 
 
 def _distance_words(distance: np.ndarray, equal: np.ndarray, spread: np.ndarray | None) -> str:

@@ -1,7 +1,5 @@
 """Draw figures in which patches, heads and guesses are clicked."""
 
-import base64
-import io
 from collections.abc import Mapping
 from textwrap import wrap
 
@@ -9,18 +7,25 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..common.images import data_url
 from ..common.language import patch_name, tr
 from .maps import heat_map, on_picture, photo
 from .template import (
     GREY,
+    INVISIBLE,
     SIGNED,
     Crop,
     add_picture_below,
+    block_centres,
     cells,
     colorbar,
     escape_text,
     finish,
+    head_names,
+    largest_patch,
     picture_axes,
+    signed_scale,
+    smallest_patch,
 )
 
 _GUESS = "#ffffff"
@@ -42,11 +47,13 @@ def guesses(counts: np.ndarray, image: Image.Image, *, crop: Crop) -> go.Figure:
     )
     figure = go.Figure(heat)
     photo(figure, image)
-    most = patch_name(*divmod(int(counts.argmax()), counts.shape[1]))
     sentence = tr("none yet")
     if highest:
         sentence = tr(
-            "most at {place}, {count} of {all}", place=most, count=highest, all=int(counts.sum())
+            "most at {place}, {count} of {all}",
+            place=largest_patch(counts),
+            count=highest,
+            all=int(counts.sum()),
         )
     return on_picture(figure, image, tr("Guesses of the class: {said}.", said=sentence))
 
@@ -165,23 +172,18 @@ def removed_patches(
     left, top, right, bottom = crop
     x = left + (np.arange(cols) + 0.5) * (right - left) / cols
     y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
-    names = [patch_name(row, col) for row, col in np.ndindex(rows, cols)]
     figure = go.Figure(
         go.Scatter(
             x=np.tile(x, rows),
             y=np.repeat(y, cols),
             mode="markers",
             marker=dict(size=max(6, round(0.8 * HEIGHT / max(rows, cols))), symbol="square"),
-            marker_opacity=0,
-            selected_marker_opacity=0,
-            unselected_marker_opacity=0,
-            customdata=names,
+            **INVISIBLE,
+            customdata=[patch_name(row, col) for row, col in np.ndindex(rows, cols)],
             hovertemplate="%{customdata}<extra></extra>",
         )
     )
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG")
-    source = "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+    source = data_url(Image.fromarray(pixels), "PNG")
     add_picture_below(figure, source, (left, top), (right - left, bottom - top))
     lines = [f"M{v:.1f},{top:.1f}V{bottom:.1f}" for v in np.linspace(left, right, cols + 1)]
     lines += [f"M{left:.1f},{v:.1f}H{right:.1f}" for v in np.linspace(top, bottom, rows + 1)]
@@ -213,31 +215,27 @@ def _lay_effect_over(figure: go.Figure, points: np.ndarray, crop: Crop, block: i
     reach = float(np.abs(points).max()) or 1.0
     style = dict(zmin=-reach, zmax=reach, colorscale=SIGNED, showscale=False, opacity=0.5)
     figure.add_heatmap(z=points, **cells(crop, points.shape), hoverinfo="skip", **style)
-    rows, cols = points.shape
-    left, top, right, bottom = crop
-    across, down = (right - left) / cols, (bottom - top) / rows
-    corners = [(row, col) for row in range(0, rows, block) for col in range(0, cols, block)]
-    digits = 1 if len(corners) <= FEW_BLOCKS else 0
+    centres = block_centres(crop, points.shape, block)
+    digits = 1 if len(centres) <= FEW_BLOCKS else 0
     figure.update_layout(
         annotations=[
             dict(
-                x=left + across * (col + min(col + block, cols)) / 2,
-                y=top + down * (row + min(row + block, rows)) / 2,
-                text=f"<b>{points[row, col]:+.{digits}f}</b>",
+                x=x,
+                y=y,
+                text=f"<b>{points[corner]:+.{digits}f}</b>",
                 showarrow=False,
                 font=dict(color="#111", shadow="0 0 3px #fff, 0 0 3px #fff"),
             )
-            for row, col in (corners if len(corners) <= MOST_NUMBERS else ())
+            for corner, x, y in (centres if len(centres) <= MOST_NUMBERS else ())
         ]
     )
-    least, most = (patch_name(*divmod(int(at), cols)) for at in (points.argmin(), points.argmax()))
     return tr(
         " Hiding a block costs from {low:+.1f} percentage points at {least} to {high:+.1f} at "
         "{most}.",
         low=float(points.min()),
-        least=least,
+        least=smallest_patch(points),
         high=float(points.max()),
-        most=most,
+        most=largest_patch(points),
     )
 
 
@@ -257,10 +255,7 @@ def muted_heads(
     """
     layers, heads = muted.shape
     size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
-    names = [
-        tr("layer {layer}, head {head}", layer=k + 1, head=h + 1)
-        for k, h in np.ndindex(layers, heads)
-    ]
+    names = head_names(layers, heads)
     marker = dict(
         size=max(size, 8),
         symbol=["x" if one else "square" for one in muted.ravel()],
@@ -282,31 +277,19 @@ def muted_heads(
     if effects is not None:
         reach = float(np.abs(effects).max()) or 1.0
         low, high = int(effects.argmin()), int(effects.argmax())
-        ticks = [-reach, 0, reach]
+        title = tr("change of the logit of {name}, muted alone", name=name)
+        broken = "<br>".join(map(escape_text, wrap(title, 34)))
+        scale = signed_scale(reach, "+.2g", colorbar(broken, below=False, side="right"))
         marker |= dict(
             color=effects.ravel(),
-            colorscale=SIGNED,
+            colorscale=scale["colorscale"],
             cmin=-reach,
             cmax=reach,
             line=dict(
                 width=[2 if one else 1 for one in muted.ravel()],
                 color=[_MARK if one else GREY for one in muted.ravel()],
             ),
-            colorbar={
-                **colorbar("", below=False),
-                "title": dict(
-                    text="<br>".join(
-                        map(
-                            escape_text,
-                            wrap(tr("change of the logit of {name}, muted alone", name=name), 34),
-                        )
-                    ),
-                    side="right",
-                    font_size=14,
-                ),
-                "tickvals": ticks,
-                "ticktext": [f"{tick:+.2g}" if tick else "0" for tick in ticks],
-            },
+            colorbar=scale["colorbar"],
         )
         hover = "%{customdata[0]}: %{customdata[1]:+.2f}<extra></extra>"
         words += tr(
@@ -335,8 +318,7 @@ def muted_heads(
     x_step, y_step = (1 if count <= 12 else 2 if count <= 24 else 4 for count in (layers, heads))
     across = dict(title=tr("layer"), dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps)
     down = dict(title=tr("head"), dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    figure = finish(figure, f"{words}.", height=HEIGHT)
+    figure = finish(figure, f"{words}.", height=HEIGHT, axes=(across, down))
     return _clickable(figure)
 
 

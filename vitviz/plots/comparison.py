@@ -13,7 +13,6 @@ from .template import (
     KEY,
     LINES,
     QUERY,
-    SIGNED,
     Crop,
     add_picture_below,
     cells,
@@ -21,8 +20,10 @@ from .template import (
     colorbar,
     escape_text,
     finish,
-    legend_above,
+    largest_patch,
+    line_style,
     picture_axes,
+    signed_scale,
 )
 from .tokens import component_colours
 
@@ -120,7 +121,7 @@ def joint_components(
         own = colours[first : first + rows * cols].reshape(rows, cols, 4)
         figure.add_trace(go.Image(z=own, colormodel="rgba", hoverinfo="skip", **where))
         _outline(figure, image, start)
-        largest.append(patch_name(*divmod(int(values[..., 0].argmax()), cols)))
+        largest.append(largest_patch(values[..., 0]))
         first += rows * cols
     words = tr(
         "Principal components of both pictures' patches together, as red, green and blue: "
@@ -150,26 +151,17 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
             z=difference,
             x0=1,
             y0=1,
-            zmin=-reach,
-            zmax=reach,
-            colorscale=SIGNED,
+            **signed_scale(reach, "+.1f", colorbar(what, below=False, side="right")),
             xgap=1,
             ygap=1,
             hoverongaps=False,
             hovertemplate=tr(
                 "layer %{{y}}, head %{{x}}: %{{z:+.1f}} {unit}<extra></extra>", unit=unit
             ),
-            colorbar={
-                **colorbar(what, below=False),
-                "title": dict(text=what, side="right", font_size=14),
-                "tickvals": [-reach, 0, reach],
-                "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
-            },
         )
     )
     across = dict(title=tr("head"), dtick=max(1, heads // 8), showgrid=False)
     down = dict(title=tr("layer"), dtick=max(1, layers // 8), autorange="reversed", showgrid=False)
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Attention distance of {second} minus that of {first}: no head has one.",
         second=names[1],
@@ -195,7 +187,7 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
             low=ends[0],
             high=ends[1],
         )
-    return finish(figure, words, height=320)
+    return finish(figure, words, height=320, axes=(across, down))
 
 
 def distance_by_depth(
@@ -210,17 +202,13 @@ def distance_by_depth(
     equal_sharing : as `distances`
     """
     figure, words = go.Figure(), []
-    for name, values, equal, (colour, symbol, dash) in zip(
-        names, distances, equal_sharing, LINES, strict=False
-    ):
+    for name, values, equal, style in zip(names, distances, equal_sharing, LINES, strict=False):
         depth = 100 * np.arange(1, len(values) + 1) / len(values)
         figure.add_scatter(
             x=depth,
             y=100 * values,
             name=escape_text(name),
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=9),
+            **line_style(style, 9),
             customdata=np.arange(1, len(values) + 1),
             hovertemplate=tr("layer %{customdata}: %{y:.1f} % of the side")
             + "<extra>"
@@ -236,21 +224,22 @@ def distance_by_depth(
             showlegend=name == names[-1],
             hoverinfo="skip",
         )
-        known = values[np.isfinite(values)]
+        finite = values[np.isfinite(values)]
         span = (
-            tr("in no layer") if not len(known) else tr("from {share}", share=as_percent(known[0]))
+            tr("in no layer")
+            if not len(finite)
+            else tr("from {share}", share=as_percent(finite[0]))
         )
-        if len(known) > 1:
-            span += tr(" to {share} of the side", share=as_percent(known[-1]))
+        if len(finite) > 1:
+            span += tr(" to {share} of the side", share=as_percent(finite[-1]))
         words.append(f"{name} {span}")
     highest = [np.nanmax(one, initial=0) for one in (*distances, *equal_sharing)]
     across = dict(title=tr("depth, % of the layers"), range=[0, 105])
     down = dict(title=tr("distance, % of the side"), range=[0, 115 * max(highest)])
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     alt = tr(
         "Mean attention distance from the first layer to the last: {words}.", words="; ".join(words)
     )
-    return legend_above(finish(figure, alt, height=340), top=56)
+    return finish(figure, alt, height=340, axes=(across, down), top=56, legend=True)
 
 
 def _starts(images: Sequence[Image.Image]) -> tuple[float, float]:

@@ -7,22 +7,23 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..common.language import mark, patch_name, tr
+from ..common.language import mark, tr
 from .clicked import AFTER, HEIGHT
-from .maps import photo_source
+from .maps import heat_map, on_grey
 from .template import (
     GREY,
     LINES,
     SIGNED,
     Crop,
-    add_picture_below,
-    cells,
+    block_centres,
     colorbar,
     escape_text,
     finish,
     hover_names,
-    legend_above,
-    picture_axes,
+    largest_patch,
+    line_style,
+    signed_scale,
+    smallest_patch,
 )
 
 BEFORE = GREY
@@ -30,14 +31,11 @@ BEFORE = GREY
 
 def _block_numbers(points: np.ndarray, crop: Crop, block: int) -> go.Scatter:
     """Write the value of each block in its middle."""
-    rows, cols = points.shape
-    left, top, right, bottom = crop
-    across, down = (right - left) / cols, (bottom - top) / rows
-    corners = [(row, col) for row in range(0, rows, block) for col in range(0, cols, block)]
+    centres = block_centres(crop, points.shape, block)
     return go.Scatter(
-        x=[left + across * (col + min(col + block, cols)) / 2 for _, col in corners],
-        y=[top + down * (row + min(row + block, rows)) / 2 for row, _ in corners],
-        text=[f"{points[corner]:+.0f}" for corner in corners],
+        x=[x for _, x, _ in centres],
+        y=[y for _, _, y in centres],
+        text=[f"{points[corner]:+.0f}" for corner, _, _ in centres],
         mode="text",
         textfont=dict(size=14, color="#111", shadow="0 0 3px #fff, 0 0 3px #fff"),
         hoverinfo="skip",
@@ -92,7 +90,6 @@ def answer_change(
     figure.layout.hovermode = "y"  # anywhere in a row: a bar may be short
     across = dict(range=[0, 118], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
     down = dict(autorange="reversed")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = ", ".join(
         tr(
             "{label} {before:.1f} % and then {after:.1f} %",
@@ -107,8 +104,10 @@ def answer_change(
         tr("Most probable classes: {words}.", words=words),
         height=max(height, 90 + 46 * len(shown)),
         top=30,
+        axes=(across, down),
+        legend=True,
     )
-    return legend_above(figure).update_layout(barmode="group", bargap=0.25)
+    return figure.update_layout(barmode="group", bargap=0.25)
 
 
 def logit_lens(
@@ -130,15 +129,13 @@ def logit_lens(
     order = np.argsort(-probabilities[-1], kind="stable")[: min(k, len(LINES))]
     figure, words = go.Figure(), []
     depth = len(probabilities) - 1
-    for index, (colour, symbol, dash) in zip(order, LINES, strict=False):
+    for index, style in zip(order, LINES, strict=False):
         values = 100 * probabilities[:, index]
         figure.add_scatter(
             x=np.arange(depth + 1),
             y=values,
             name=escape_text(labels[index]),
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=8),
+            **line_style(style),
             hovertemplate=tr(
                 "{label} after layer %{{x}}: %{{y:.1f}} %<extra></extra>",
                 label=escape_text((full_names or labels)[index]),
@@ -155,14 +152,13 @@ def logit_lens(
     step = 1 if depth <= 12 else 2
     across = dict(title=tr("after layer (0: the embedding)"), dtick=step, zeroline=False)
     down = dict(title=tr("probability, %"), range=[0, 102], tickvals=[0, 25, 50, 75, 100])
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return legend_above(
-        finish(
-            figure,
-            tr("Read by the head after each layer: {words}.", words=", ".join(words)),
-            height=340,
-            top=30,
-        )
+    return finish(
+        figure,
+        tr("Read by the head after each layer: {words}.", words=", ".join(words)),
+        height=340,
+        top=30,
+        axes=(across, down),
+        legend=True,
     )
 
 
@@ -199,14 +195,12 @@ def removal_curves(
     of_chance = next(line for line in LINES if line[0] == GREY)
     others = iter(line for line in LINES if line[0] != GREY)
     for called, (shares, values) in curves.items():
-        colour, symbol, dash = of_chance if called in (ranges or {}) else next(others)
+        style = of_chance if called in (ranges or {}) else next(others)
         figure.add_scatter(
             x=100 * shares,
             y=100 * values,
             name=escape_text(called),
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=7),
+            **line_style(style, 7),
             hovertemplate=tr(
                 "{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>", called=escape_text(called)
             ),
@@ -222,13 +216,14 @@ def removal_curves(
         range=[0, 102],
         tickvals=[0, 25, 50, 75, 100],
     )
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     most = tr(
         "Probability of {name} while patches are {done}, the most important first",
         name=name,
         done=done,
     )
-    return legend_above(finish(figure, f"{most}: {', '.join(words)}.", height=340, top=30))
+    return finish(
+        figure, f"{most}: {', '.join(words)}.", height=340, top=30, axes=(across, down), legend=True
+    )
 
 
 def occlusion(
@@ -246,65 +241,38 @@ def occlusion(
     name : of the class
     block : patches along the side of a block, to write a number into each; None for no numbers
     """
-    rows, cols = effect.shape
     points = 100 * effect
     low, high = float(points.min()), float(points.max())
     reach = max(-low, high) or 1.0
-    bar = colorbar(
+    heat = heat_map(
+        points,
+        crop,
         tr(
             "fall of the probability of {name}: {low:+.1f} to {high:+.1f} percentage points",
             name=escape_text(name),
             low=low,
             high=high,
-        )
+        ),
+        {-reach: f"{-reach:+.1f}", 0.0: "0", reach: f"{reach:+.1f}"},
+        zmin=-reach,
+        zmax=reach,
+        colorscale=SIGNED,
+        opacity=0.65,
+        hovertemplate=tr("%{customdata}: %{z:+.1f} points<extra></extra>"),
     )
-    figure = go.Figure(
-        go.Heatmap(
-            z=points,
-            **cells(crop, effect.shape),
-            zmin=-reach,
-            zmax=reach,
-            colorscale=SIGNED,
-            opacity=0.65,
-            colorbar={
-                **bar,
-                "tickvals": [-reach, 0, reach],
-                "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
-            },
-            customdata=[[patch_name(row, col) for col in range(cols)] for row in range(rows)],
-            hovertemplate=tr("%{customdata}: %{z:+.1f} points<extra></extra>"),
-        )
-    )
-    picture_axes(figure, (0, 0, image.width, image.height))
-    grey = image.convert("L").convert("RGB")
-    add_picture_below(figure, photo_source(grey), (0, 0), (image.width, image.height))
+    figure = go.Figure(heat)
     if block is not None:
         figure.add_trace(_block_numbers(points, crop, block))
-    # White means 0 here, so the area that the model does not see is grey.
-    figure.add_shape(
-        type="rect",
-        x0=0,
-        y0=0,
-        x1=image.width,
-        y1=image.height,
-        fillcolor="rgba(138,143,152,0.45)",
-        line=dict(color=GREY, width=1),
-        layer="below",
+    words = tr(
+        "Fall of the probability of {name} when a block is hidden: from {low:+.1f} "
+        "percentage points at {least} to {high:+.1f} at {most}.",
+        name=name,
+        low=low,
+        least=smallest_patch(points),
+        high=high,
+        most=largest_patch(points),
     )
-    least, most = (patch_name(*divmod(int(at), cols)) for at in (points.argmin(), points.argmax()))
-    return finish(
-        figure,
-        tr(
-            "Fall of the probability of {name} when a block is hidden: from {low:+.1f} "
-            "percentage points at {least} to {high:+.1f} at {most}.",
-            name=name,
-            low=low,
-            least=least,
-            high=high,
-            most=most,
-        ),
-        height=420,
-    )
+    return on_grey(figure, image, words).update_layout(height=420)
 
 
 def parts_by_head(parts: np.ndarray, *, name: str, mlps: np.ndarray | None = None) -> go.Figure:
@@ -322,16 +290,9 @@ def parts_by_head(parts: np.ndarray, *, name: str, mlps: np.ndarray | None = Non
             z=shown,
             x=np.arange(1, shown.shape[1] + 1),
             y=np.arange(1, layers + 1),
-            zmin=-reach,
-            zmax=reach,
-            colorscale=SIGNED,
+            **signed_scale(reach, "+.2f", colorbar("", below=False)),
             xgap=1,
             ygap=1,
-            colorbar={
-                **colorbar("", below=False),
-                "tickvals": [-reach, 0, reach],
-                "ticktext": [f"{-reach:+.2f}", "0", f"{reach:+.2f}"],
-            },
             customdata=[[*map(str, range(1, heads + 1)), "MLP"][: shown.shape[1]]] * layers,
             hovertemplate=tr("layer %{y}, head %{x}: %{z:+.3f}<extra></extra>")
             if mlps is None
@@ -407,11 +368,12 @@ def judged_maps(
     if logarithmic and low.min() > 0:
         across |= dict(type="log", dtick=1)
     down = dict(autorange="reversed")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    told = "; ".join(
+    listed = "; ".join(
         f"{name} {each:.3g} ({start:.3g} – {end:.3g})" for name, (each, start, end) in means.items()
     )
-    return finish(figure, f"{measure}, {unit}: {told}.", height=60 + 26 * len(names))
+    return finish(
+        figure, f"{measure}, {unit}: {listed}.", height=60 + 26 * len(names), axes=(across, down)
+    )
 
 
 def patch_effects(
@@ -451,16 +413,9 @@ def patch_effects(
             z=shares,
             x=np.arange(len(parts)),
             y=np.arange(1, len(mean) + 1),
-            zmin=-reach,
-            zmax=reach,
-            colorscale=SIGNED,
+            **signed_scale(reach, "+.0f", colorbar("%", below=False)),
             xgap=1,
             ygap=1,
-            colorbar={
-                **colorbar("%", below=False),
-                "tickvals": [-reach, 0, reach],
-                "ticktext": [f"{-reach:+.0f}", "0", f"{reach:+.0f}"],
-            },
             customdata=places,
             hovertemplate="%{customdata}: %{z:+.1f} %<extra></extra>",
         )
@@ -482,7 +437,6 @@ def patch_effects(
         zeroline=False,
     )
     down = dict(title=tr("layer"), dtick=1 if len(mean) <= 12 else 4, autorange="reversed")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     layer, part = np.unravel_index(int(np.nanargmax(np.abs(mean))), mean.shape)
     words = tr(
         "How far each part moves the answer to that of the second picture: most in layer {layer}, "
@@ -491,4 +445,4 @@ def patch_effects(
         part=parts[int(part)],
         share=float(shares[layer, part]),
     )
-    return finish(figure, words, height=120 + 24 * len(mean))
+    return finish(figure, words, height=120 + 24 * len(mean), axes=(across, down))

@@ -1,7 +1,5 @@
 """Draw maps over the patches, in pixels of the picture."""
 
-import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from textwrap import wrap
@@ -11,10 +9,12 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..common.images import data_url
 from ..common.language import as_percent, mark, patch_name, tr
 from .template import (
     BARE,
     GREY,
+    INVISIBLE,
     KEY,
     QUERY,
     RELEVANCE,
@@ -28,8 +28,11 @@ from .template import (
     colorbar,
     escape_text,
     finish,
+    largest_patch,
+    patch_names,
     picture_axes,
     query_box,
+    smallest_patch,
 )
 
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
@@ -46,12 +49,8 @@ def picture(
     crop: Crop,
     grid: tuple[int, int],
     query: tuple[int, int] | None,
-    width: int = _COLUMN,
 ) -> go.Figure:
-    """Draw the picture with its patch grid, and a solid cyan box around the query (row, column).
-
-    `width` is the width of the figure's column on screen, in pixels.
-    """
+    """Draw the picture with its patch grid, and a solid cyan box around the query (row, column)."""
     figure = go.Figure()
     photo(figure, image)
     left, top, right, bottom = crop
@@ -63,10 +62,7 @@ def picture(
     figure.add_shape(type="path", path=path, line=dict(color="rgba(255,255,255,0.35)", width=1))
     if query is not None:
         query_box(figure, crop, grid, query)
-    # In some browsers a shape alone has no axes, so two invisible points span the picture.
-    figure.add_scatter(
-        x=[0, image.width], y=[0, image.height], mode="markers", marker_opacity=0, hoverinfo="skip"
-    )
+    figure.add_trace(_span(image))
     _picture_axes(figure, image)
     asked = (
         "" if query is None else tr("; the query is the patch at {patch}", patch=patch_name(*query))
@@ -79,7 +75,7 @@ def picture(
             cols=cols,
             asked=asked,
         ),
-        height=_picture_height(image, width),
+        height=_picture_height(image),
     )
 
 
@@ -121,36 +117,29 @@ def share_words(shares: np.ndarray, name: str) -> str:
     return f"{name}: {_strongest(shares)}."
 
 
-def relevance(
-    values: np.ndarray, image: Image.Image, *, crop: Crop, name: str, title: str = ""
-) -> go.Figure:
+def relevance(values: np.ndarray, image: Image.Image, *, crop: Crop, name: str) -> go.Figure:
     """Draw the relevance of each patch (rows, columns) for the class `name`, over the picture.
 
     Relevance is not negative and has no unit, so its colours are not those of shares. The colour
-    bar prints the maximum. `title` names another map without unit, such as that of Grad-CAM.
+    bar prints the maximum.
     """
     highest = float(values.max())
     heat = heat_map(
         values,
         crop,
-        escape_text(title) if title else tr("relevance for {name}", name=escape_text(name)),
+        tr("relevance for {name}", name=escape_text(name)),
         {0.0: "0", highest: tr("{highest:.2g} max", highest=highest)},
         zmax=highest if highest > 0 else 1,
         colorscale=RELEVANCE,
         hovertemplate="%{customdata}: %{z:.2g}<extra></extra>",
     )
-    title = title or tr("Relevance of each patch for {name}", name=name)
-    return on_picture(go.Figure(heat), image, relevance_words(values, title))
-
-
-def relevance_words(values: np.ndarray, title: str) -> str:
-    """Say of a map of one class which patch is the most relevant."""
-    return tr(
+    words = tr(
         "{title}: largest at {largest}, {highest:.2g}.",
-        title=title,
-        largest=patch_name(*divmod(int(values.argmax()), values.shape[1])),
-        highest=float(values.max()),
+        title=tr("Relevance of each patch for {name}", name=name),
+        largest=largest_patch(values),
+        highest=highest,
     )
+    return on_picture(go.Figure(heat), image, words)
 
 
 def ranked_maps(
@@ -185,7 +174,6 @@ def ranked_maps(
     traces: list[go.Scatter | go.Heatmap] = []
     layout: dict[str, Any] = dict(annotations=[], shapes=[])
     grid = next(iter(ranks.values())).shape if ranks else (1, 1)
-    names = [[patch_name(row, col) for col in range(grid[1])] for row in range(grid[0])]
     for number, title in enumerate(titles):
         row, column = divmod(number, across)
         end = "" if number == 0 else str(number + 1)
@@ -222,19 +210,11 @@ def ranked_maps(
         axes = dict(xref=f"x{end}", yref=f"y{end}")
         around = dict(x0=0, y0=0, x1=image.width, y1=image.height, **axes)
         layout["shapes"].append(dict(type="rect", line=dict(color=GREY, width=1), **around))
-        if number == 0:  # in some browsers pictures alone have no axes
-            traces.append(
-                go.Scatter(
-                    x=[0, image.width],
-                    y=[0, image.height],
-                    mode="markers",
-                    marker_opacity=0,
-                    hoverinfo="skip",
-                )
-            )
+        if number == 0:
+            traces.append(_span(image))
         else:
             texts = np.empty((*grid, 2), object)
-            texts[..., 0] = names
+            texts[..., 0] = patch_names(grid)
             texts[..., 1] = [[f"{value:.3g}" for value in line] for line in values[title]]
             traces.append(
                 go.Heatmap(
@@ -260,10 +240,7 @@ def ranked_maps(
     figure = go.Figure(traces)
     figure.update_layout(layout, overwrite=True)
     photo(figure, image)
-    peaks = ", ".join(
-        f"{name} {patch_name(*divmod(int(each.argmax()), each.shape[1]))}"
-        for name, each in ranks.items()
-    )
+    peaks = ", ".join(f"{name} {largest_patch(each)}" for name, each in ranks.items())
     words = tr(
         "The picture and {count} maps by rank; highest: {peaks}.", count=count - 1, peaks=peaks
     )
@@ -388,22 +365,18 @@ def filter_response(
         hoverinfo="skip",
         hovertemplate=None,
     )
-    rows, cols = response.shape
     points = _clickable_patches(crop, response, "{:+.2f}".format)
-    least, most = (
-        patch_name(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax())
-    )
     words = tr(
         "Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}.",
         name=name,
         low=low,
-        least=least,
+        least=smallest_patch(response),
         high=high,
-        most=most,
+        most=largest_patch(response),
     )
-    figure = _on_grey(go.Figure([heat, points]), image, words)
+    figure = on_grey(go.Figure([heat, points]), image, words)
     if query is not None:
-        query_box(figure, crop, (rows, cols), query)
+        query_box(figure, crop, response.shape, query)
     return figure
 
 
@@ -417,16 +390,13 @@ def word_map(
     above. The picture is grey, so that its colours do not mix with those of the scale.
     """
     low, high = float(values.min()), float(values.max())
-    least, most = (
-        patch_name(*divmod(int(at), values.shape[1])) for at in (values.argmin(), values.argmax())
-    )
     words = tr(
         "{title}: from {low:+.2g} at {least} to {high:+.2g} at {most}.",
         title=title,
         low=low,
-        least=least,
+        least=smallest_patch(values),
         high=high,
-        most=most,
+        most=largest_patch(values),
     )
     reach = max(-low, high) or 1.0
     ends, scale = (-reach, reach), SIGNED
@@ -448,10 +418,10 @@ def word_map(
         opacity=0.65,
         hovertemplate="%{customdata}: %{z:+.2g}<extra></extra>",
     )
-    return _on_grey(go.Figure(heat), image, words)
+    return on_grey(go.Figure(heat), image, words)
 
 
-def _on_grey(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
+def on_grey(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
     """Lay a signed map over the grey picture; white means 0, so what is not seen is grey."""
     figure = on_picture(figure, image, words)
     photo(figure, image.convert("L").convert("RGB"))
@@ -467,9 +437,7 @@ def _clickable_patches(crop: Crop, values: np.ndarray, words: Callable[[float], 
         x=x,
         y=y,
         mode="markers",
-        marker_opacity=0,
-        selected_marker_opacity=0,
-        unselected_marker_opacity=0,
+        **INVISIBLE,
         text=[f"{patch_name(*place)}: {words(float(values[place]))}" for place in places],
         hovertemplate="%{text}<extra></extra>",
     )
@@ -522,14 +490,13 @@ def heat_map(
     **style: Any,
 ) -> go.Heatmap:
     """Make a heat map of patches, each in one colour; by default of shares in per cent from 0."""
-    rows, cols = values.shape
     bar = colorbar(title)
     if ticks is not None:
         bar |= dict(tickvals=list(ticks), ticktext=list(ticks.values()))
     usual = dict(
         zmin=0,
         colorscale=SHARES,
-        customdata=[[patch_name(row, col) for col in range(cols)] for row in range(rows)],
+        customdata=patch_names(values.shape),
         hovertemplate="%{customdata}: %{z:.2f} %<extra></extra>",
     )
     return go.Heatmap(z=values, colorbar=bar, **cells(crop, values.shape), **{**usual, **style})
@@ -556,9 +523,13 @@ def photo_source(image: Image.Image) -> str:
 def _source(mode: str, size: tuple[int, int], pixels: bytes) -> str:
     small = Image.frombytes(mode, size, pixels)
     small.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
-    data = io.BytesIO()
-    small.save(data, "JPEG", quality=88)
-    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+    return data_url(small, "JPEG", quality=88)
+
+
+def _span(image: Image.Image) -> go.Scatter:
+    """Return two invisible points that span a picture: in some browsers it alone has no axes."""
+    x, y = [0, image.width], [0, image.height]
+    return go.Scatter(x=x, y=y, mode="markers", marker_opacity=0, hoverinfo="skip")
 
 
 def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
@@ -567,15 +538,11 @@ def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
     figure.add_shape(type="rect", line=dict(color=GREY, width=1), **outline)
 
 
-def _picture_height(image: Image.Image, width: int = _COLUMN) -> int:
-    """Return the height on screen of a figure of the picture in a column of this width."""
-    return round(min(380, max(0.45 * width, width * image.height / image.width))) + 16
+def _picture_height(image: Image.Image) -> int:
+    """Return the height on screen of a figure of the picture in a usual column."""
+    return round(min(380, _COLUMN * max(0.45, image.height / image.width))) + 16
 
 
 def _strongest(values: np.ndarray) -> str:
-    row, col = np.unravel_index(int(np.argmax(values)), values.shape)
-    return tr(
-        "strongest at {patch}, {share}",
-        patch=patch_name(int(row), int(col)),
-        share=as_percent(float(values.max())),
-    )
+    share = as_percent(float(values.max()))
+    return tr("strongest at {patch}, {share}", patch=largest_patch(values), share=share)

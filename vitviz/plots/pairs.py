@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from ..common.language import patch_name, tr
 from .maps import picture
-from .template import BARE, KEY, LINES, QUERY, Crop, cells, finish, legend_above
+from .template import BARE, INVISIBLE, KEY, LINES, QUERY, Crop, cells, finish, line_style, veil
 
 _ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
 _FINE = 20  # from this many rows or columns on, cells have no gaps and boxes are thin
@@ -117,15 +117,7 @@ def allowed_keys(
     figure.layout.shapes[0].opacity = min(1.0, 20 / max(grid))  # a fine grid is drawn faintly
     where = cells(crop, allowed.shape)
     (left, top), dx, dy = crop[:2], where["dx"], where["dy"]
-    veil = np.zeros((*allowed.shape, 4), np.uint8)
-    veil[..., 3] = np.where(allowed, 0, round(255 * _DIMMED))
-    figure.add_image(
-        z=veil,
-        colormodel="rgba",
-        zmax=[255] * 4,
-        hoverinfo="skip",
-        **where,
-    )
+    figure.add_trace(veil(np.where(allowed, 0, _DIMMED), where))
     pooled = allowed.shape != grid
     path = "".join(
         f"M{left + x0 * dx:.1f},{top + y0 * dy:.1f}L{left + x1 * dx:.1f},{top + y1 * dy:.1f}"
@@ -210,12 +202,11 @@ def _clickable(figure: go.Figure, crop: Crop, grid: tuple[int, int]) -> None:
         x=left + across * (right - left),
         y=top + down * (bottom - top),
         mode="markers",
-        marker=dict(size=14, opacity=0),
+        marker_size=14,
+        **INVISIBLE,
         customdata=(100 * np.stack([down, across], axis=1)).astype(int).tolist(),
         text=[patch_name(*at) for at in zip(rows.tolist(), cols.tolist(), strict=True)],
         hovertemplate="%{text}<extra></extra>",
-        selected_marker_opacity=0,
-        unselected_marker_opacity=0,
     )
 
 
@@ -231,14 +222,12 @@ def attention_cost(
     costs : multiply-adds for each side, by the line's name
     """
     figure, words = go.Figure(), []
-    for (name, values), (colour, symbol, dash) in zip(costs.items(), LINES, strict=False):
+    for (name, values), style in zip(costs.items(), LINES, strict=False):
         figure.add_scatter(
             x=list(tokens),
             y=list(values),
             name=name,
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=9),
+            **line_style(style, 9),
             customdata=list(sides),
             hovertemplate="%{customdata} px, N = %{x}: %{y:.2s}<extra>" + name + "</extra>",
         )
@@ -258,10 +247,11 @@ def attention_cost(
         ticktext=ticks,
     )
     down = dict(title=tr("multiply-adds of one layer"), type="log", exponentformat="SI", dtick=1)
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return legend_above(
-        finish(
-            figure, tr("Multiply-adds of one layer: {words}.", words="; ".join(words)), height=360
-        ),
+    return finish(
+        figure,
+        tr("Multiply-adds of one layer: {words}.", words="; ".join(words)),
+        height=360,
+        axes=(across, down),
         top=56,
+        legend=True,
     )

@@ -22,7 +22,7 @@ from ..common.language import as_percent, tr
 from ..common.query import Query
 from .captures import add_provenance, place_attention
 from .maps import photo_source
-from .template import BARE, KEY, QUERY, cells, finish, query_box
+from .template import BARE, KEY, QUERY, cells, finish, query_box, veil
 
 
 def save(
@@ -265,11 +265,9 @@ def head_grid(
     for number, each in enumerate(shown.shares):
         row, col = divmod(number, columns)
         name = "" if number == 0 else str(number + 1)
-        veil = np.zeros((*each.shape, 4), np.uint8)
         most = float(each.max())
-        veil[..., 3] = np.rint(255 * _DARK * (1 - (each / most if most > 0 else 0 * each)))
-        shares = go.Image(z=veil, zmax=4 * [255], colormodel="rgba", hoverinfo="skip", **where)
-        figure.add_trace(shares, row=row + 1, col=col + 1)
+        dark = veil(_DARK * (1 - (each / most if most > 0 else 0 * each)), where)
+        figure.add_trace(dark, row=row + 1, col=col + 1)
         place = dict(x=0, y=0, sizex=photo.width, sizey=photo.height, xref=f"x{name}")
         figure.add_layout_image(
             source=source, sizing="stretch", layer="below", yref=f"y{name}", **place

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ..common.language import as_percent, tr
 from .profile_page import HEADS
-from .template import GREY, LINES, SHARES, SIGNED, document, finish, head_positions
+from .profiles import head_dots, layer_maps
+from .template import GREY, SHARES, SIGNED, document, finish
 
-_COLUMNS = 4  # maps beside each other
 _TITLES = {"px": "B minus A, pixels", "bit": "B minus A, bits", "share": "B minus A, % points"}
 
 
@@ -34,29 +33,12 @@ def head_differences(
     unit : "px", "bit", or "share" (drawn in per cent)
     """
     factor = 100 if unit == "share" else 1
-    x = head_positions(num_heads)
     y, down, up = factor * mean, factor * (mean - low), factor * (high - mean)
-    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*x.shape)]
-    figure = go.Figure(
-        go.Scatter(
-            x=x.ravel(),
-            y=y.ravel(),
-            error_y=dict(
-                symmetric=False,
-                array=np.nan_to_num(up).ravel(),
-                arrayminus=np.nan_to_num(down).ravel(),
-                color=GREY,
-                thickness=1,
-                width=0,
-            ),
-            mode="markers",
-            marker=dict(size=7, color=LINES[0][0]),
-            text=names,
-            hovertemplate="%{text}: %{y:+.3g}<extra></extra>",
-        )
-    )
+    down, up = np.nan_to_num(down), np.nan_to_num(up)
+    error = dict(symmetric=False, array=up.ravel(), arrayminus=down.ravel())
+    figure = head_dots(y, num_heads, error=error, value="%{y:+.3g}")
     figure.add_hline(y=0, line=dict(color=GREY, dash="dash"))
-    ends = np.abs([y, y - np.nan_to_num(down), y + np.nan_to_num(up)])
+    ends = np.abs([y, y - down, y + up])
     reach = float(np.nanmax(ends, initial=0)) or 1.0
     figure.update_xaxes(title=tr("layer"), dtick=max(1, len(num_heads) // 12))
     figure.update_yaxes(title=_TITLES[unit], range=[-1.05 * reach, 1.05 * reach])
@@ -68,11 +50,11 @@ def head_differences(
 
 def interval_words(low: np.ndarray, high: np.ndarray) -> str:
     """Count the heads whose interval lies above 0 and below 0; empty without intervals."""
-    known = int((np.isfinite(low) & np.isfinite(high)).sum())
+    heads = int((np.isfinite(low) & np.isfinite(high)).sum())
     above, below = int((low > 0).sum()), int((high < 0).sum())
-    if not known:
+    if not heads:
         return ""
-    return f"the interval lies above 0 in {above} and below 0 in {below} of {known} heads"
+    return f"the interval lies above 0 in {above} and below 0 in {below} of {heads} heads"
 
 
 def model_similarity(cka: np.ndarray) -> go.Figure:
@@ -108,40 +90,16 @@ def signed_maps(
     offsets : whether rows and columns are offsets from the query in the middle, or patches
     what : name of the maps, for the alt text
     """
-    rows, cols = -(-len(maps) // _COLUMNS), min(_COLUMNS, len(maps))
     largest = [float(np.nanmax(np.abs(values), initial=0)) for values in maps]
-    titles = [f"{name}<br>±{as_percent(most)}" for name, most in zip(names, largest, strict=True)]
-    place = "offset, " if offsets else ""
-    figure = make_subplots(
-        rows,
-        cols,
-        subplot_titles=titles,
-        x_title=f"{place}columns of patches",
-        y_title=f"{place}rows of patches",
-        vertical_spacing=0.25 / rows,
+    return layer_maps(
+        maps,
+        [f"{name}<br>±{as_percent(most)}" for name, most in zip(names, largest, strict=True)],
+        f"Difference in {what} in {len(maps)} layers, at most {as_percent(max(largest))}.",
+        ranges=[(-(most or 0.01), most or 0.01) for most in largest],
+        colours=SIGNED,
+        value="%{z:+.2f} % points",
+        offsets=offsets,
     )
-    figure.update_annotations(font_size=12)
-    at = "%{x:+d} columns, %{y:+d} rows" if offsets else "row %{y}, column %{x}"
-    for number, values in enumerate(maps):
-        tall, wide = values.shape
-        heat = go.Heatmap(
-            z=100 * values,
-            x0=-(wide // 2) if offsets else 1,
-            dx=1,
-            y0=-(tall // 2) if offsets else 1,
-            dy=1,
-            zmin=-100 * largest[number] or -1,
-            zmax=100 * largest[number] or 1,
-            colorscale=SIGNED,
-            showscale=False,
-            hovertemplate=at + ": %{z:+.2f} % points<extra></extra>",
-        )
-        figure.add_trace(heat, row=number // _COLUMNS + 1, col=number % _COLUMNS + 1)
-    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
-    figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
-    words = f"Difference in {what} in {len(maps)} layers, at most {as_percent(max(largest))}."
-    finish(figure, words, height=100 + 230 * rows, top=44)
-    return figure.update_layout(margin=dict(l=60, b=56))
 
 
 def page(comparison: Any) -> str:

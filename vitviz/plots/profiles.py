@@ -17,7 +17,7 @@ from .template import (
     escape_text,
     finish,
     head_positions,
-    legend_above,
+    line_style,
 )
 
 _COLUMNS = 4  # maps beside each other
@@ -41,21 +41,9 @@ def head_means(
     unit : "px", "bit", or "share" (drawn in per cent)
     """
     factor, unit_text = (100, "%") if unit == "share" else (1, {"bit": "bits"}.get(unit, unit))
-    x = head_positions(num_heads)
-    y, bars = factor * mean, factor * spread
-    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*x.shape)]
-    figure = go.Figure(
-        go.Scatter(
-            x=x.ravel(),
-            y=y.ravel(),
-            error_y=dict(array=np.nan_to_num(bars).ravel(), color=GREY, thickness=1, width=0),
-            mode="markers",
-            marker=dict(size=7, color=LINES[0][0]),
-            text=names,
-            hovertemplate="%{text}: %{y:.3g} " + unit_text + "<extra></extra>",
-        )
-    )
-    top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
+    y, bars = factor * mean, factor * np.nan_to_num(spread)
+    figure = head_dots(y, num_heads, error=dict(array=bars.ravel()), value="%{y:.3g} " + unit_text)
+    top = float(np.nanmax(y + bars, initial=0))
     figure.update_xaxes(title=tr("layer"), dtick=_step(len(num_heads)))
     lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # gives a measure that is 0 everywhere a scale
     title = {"px": "pixels", "bit": "bits", "share": "share, %"}[unit]
@@ -66,6 +54,23 @@ def head_means(
         f", from {known.min():.3g} to {known.max():.3g} {unit_text}" if known.size else ", of none"
     )
     return finish(figure, f"{words}{span}.", height=340)
+
+
+def head_dots(
+    y: np.ndarray, num_heads: Sequence[int], *, error: dict[str, Any], value: str
+) -> go.Figure:
+    """Draw a dot for every head (layers, heads), with error bars; `value` is shown on hover."""
+    return go.Figure(
+        go.Scatter(
+            x=head_positions(num_heads).ravel(),
+            y=y.ravel(),
+            error_y=dict(**error, color=GREY, thickness=1, width=0),
+            mode="markers",
+            marker=dict(size=7, color=LINES[0][0]),
+            text=[f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*y.shape)],
+            hovertemplate="%{text}: " + value + "<extra></extra>",
+        )
+    )
 
 
 def _step(layers: int) -> int:
@@ -87,7 +92,6 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
         )
     )
     axis = dict(title=tr("after layer"), dtick=_step(depth), constrain="domain", showgrid=False)
-    figure.update_layout(xaxis=axis, yaxis=dict(axis, scaleanchor="x"), overwrite=True)
     ends = "unknown" if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
     return finish(
         figure,
@@ -97,6 +101,7 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
             ends=ends,
         ),
         height=420,
+        axes=(axis, dict(axis, scaleanchor="x")),
     )
 
 
@@ -110,39 +115,69 @@ def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
     maps : ndarrays of shape (2 rows - 1, 2 cols - 1), shares of 1; NaN is a gap
     names : of the layers
     """
-    rows, cols = -(-len(maps) // _COLUMNS), min(_COLUMNS, len(maps))
     largest = [float(np.nanmax(values, initial=0)) for values in maps]
+    words = f"Mean attention by offset in {len(maps)} layers; the largest cell has "
+    return layer_maps(
+        maps,
+        [f"{name}<br>{as_percent(most)} max" for name, most in zip(names, largest, strict=True)],
+        f"{words}{as_percent(max(largest))}.",
+        ranges=[(0, most or 0.01) for most in largest],
+        colours=SHARES,
+        value="%{z:.2f} %",
+    )
+
+
+def layer_maps(
+    maps: Sequence[np.ndarray],
+    titles: Sequence[str],
+    alt: str,
+    *,
+    ranges: Sequence[tuple[float, float]],
+    colours: Any,
+    value: str,
+    offsets: bool = True,
+) -> go.Figure:
+    """Draw one map per layer, each on its own scale.
+
+    Parameters
+    ----------
+    maps : ndarrays of shape (rows, cols), shares of 1; NaN is a gap
+    titles : what stands above each
+    ranges : ends of the scale of each, shares of 1
+    colours : colour scale
+    value : what is shown of a cell on hover
+    offsets : whether rows and columns are offsets from the query in the middle, or patches
+    """
+    rows, cols = -(-len(maps) // _COLUMNS), min(_COLUMNS, len(maps))
+    place = "offset, " if offsets else ""
     figure = make_subplots(
         rows,
         cols,
-        subplot_titles=[
-            f"{name}<br>{as_percent(most)} max" for name, most in zip(names, largest, strict=True)
-        ],
-        x_title="offset, columns of patches",
-        y_title="offset, rows of patches",
+        subplot_titles=titles,
+        x_title=f"{place}columns of patches",
+        y_title=f"{place}rows of patches",
         vertical_spacing=0.25 / rows,
     )
     figure.update_annotations(font_size=12)
-    for number, values in enumerate(maps):
+    at = "%{x:+d} columns, %{y:+d} rows" if offsets else "row %{y}, column %{x}"
+    for number, (values, (low, high)) in enumerate(zip(maps, ranges, strict=True)):
         tall, wide = values.shape
-        place = dict(row=number // _COLUMNS + 1, col=number % _COLUMNS + 1)
         heat = go.Heatmap(
             z=100 * values,
-            x0=-(wide // 2),
+            x0=-(wide // 2) if offsets else 1,
             dx=1,
-            y0=-(tall // 2),
+            y0=-(tall // 2) if offsets else 1,
             dy=1,
-            zmin=0,
-            zmax=100 * largest[number] or 1,
-            colorscale=SHARES,
+            zmin=100 * low,
+            zmax=100 * high,
+            colorscale=colours,
             showscale=False,
-            hovertemplate="%{x:+d} columns, %{y:+d} rows: %{z:.2f} %<extra></extra>",
+            hovertemplate=f"{at}: {value}<extra></extra>",
         )
-        figure.add_trace(heat, **place)
+        figure.add_trace(heat, row=number // _COLUMNS + 1, col=number % _COLUMNS + 1)
     figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
     figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
-    words = f"Mean attention by offset in {len(maps)} layers; the largest cell has "
-    finish(figure, f"{words}{as_percent(max(largest))}.", height=100 + 230 * rows, top=44)
+    finish(figure, alt, height=100 + 230 * rows, top=44)
     return figure.update_layout(margin=dict(l=60, b=56))
 
 
@@ -181,7 +216,6 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
         range=[centres[some][0] - 0.05, centres[some][-1] + 0.05],
         showgrid=False,
     )
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     low, high = edges[some.start], edges[some.stop]
     words = tr(
         "Lengths of tokens after {counts} layers, between {low:.3g} and {high:.3g}.",
@@ -189,7 +223,7 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
         low=low,
         high=high,
     )
-    return finish(figure, words, height=360)
+    return finish(figure, words, height=360, axes=(across, down))
 
 
 def by_layer(
@@ -197,21 +231,24 @@ def by_layer(
 ) -> go.Figure:
     """Draw lines over layers, which count from `first`; NaN is a gap."""
     figure = go.Figure()
-    for (name, values), (colour, symbol, dash) in zip(lines.items(), LINES, strict=False):
+    for (name, values), style in zip(lines.items(), LINES, strict=False):
         figure.add_scatter(
             x=first + np.arange(len(values)),
             y=values,
             name=name,
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash),
-            marker_symbol=symbol,
+            **line_style(style, 6),
             hovertemplate=f"{name}: %{{y:.3g}} {unit}<extra></extra>",
         )
     across = dict(title=axis)
     down = dict(title=f"{what}, {unit}" if unit else what, rangemode="tozero")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    finish(figure, f"{what.capitalize()} by {axis}: {', '.join(lines)}.", height=340)
-    return legend_above(figure, top=34) if len(lines) > 1 else figure
+    return finish(
+        figure,
+        f"{what.capitalize()} by {axis}: {', '.join(lines)}.",
+        height=340,
+        top=34 if len(lines) > 1 else 8,
+        axes=(across, down),
+        legend=len(lines) > 1,
+    )
 
 
 def reliability(
@@ -240,9 +277,8 @@ def reliability(
     )
     across = dict(title="confidence, %", range=[0, 101])
     down = dict(title="accuracy, %", range=[0, 101])
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = f"Accuracy against confidence; expected calibration error {as_percent(error)}."
-    return finish(figure, words, height=360)
+    return finish(figure, words, height=360, axes=(across, down))
 
 
 def confusion(found: Mapping[str, Sequence[Any]], names: Sequence[str]) -> go.Figure:

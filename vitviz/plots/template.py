@@ -12,6 +12,7 @@ from plotly.colors import get_colorscale, sample_colorscale
 from plotly.io import templates, to_html
 
 from ..common.images import Crop
+from ..common.language import patch_name, tr
 from ..common.query import token_number
 
 # Sequential, from 0 to the maximum. Black is written as rgb(), because Streamlit's theme takes
@@ -36,6 +37,71 @@ LINES = (
     ("#2b8fa3", "hexagon", "dashdot"),
 )
 BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
+# An invisible point stays invisible when it or another one is clicked.
+INVISIBLE = dict(marker_opacity=0, selected_marker_opacity=0, unselected_marker_opacity=0)
+
+
+def line_style(line: tuple[str, str, str], size: int = 8) -> dict[str, Any]:
+    """Return the options of a trace that is drawn as one of `LINES`, with markers of this size."""
+    colour, symbol, dash = line
+    return dict(
+        mode="lines+markers",
+        line=dict(color=colour, dash=dash, width=2),
+        marker=dict(symbol=symbol, size=size),
+    )
+
+
+def signed_scale(reach: float, digits: str, bar: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a heat map centred at 0, whose colour bar has ticks at both ends."""
+    ticks = [f"{-reach:{digits}}", "0", f"{reach:{digits}}"]
+    bar = {**bar, "tickvals": [-reach, 0, reach], "ticktext": ticks}
+    return dict(zmin=-reach, zmax=reach, colorscale=SIGNED, colorbar=bar)
+
+
+def largest_patch(values: np.ndarray) -> str:
+    """Return the name of the patch with the largest value (rows, columns)."""
+    return patch_name(*divmod(int(np.nanargmax(values)), values.shape[1]))
+
+
+def smallest_patch(values: np.ndarray) -> str:
+    return patch_name(*divmod(int(np.nanargmin(values)), values.shape[1]))
+
+
+def patch_names(grid: tuple[int, ...]) -> list[list[str]]:
+    """Return the name of each patch of a grid, row by row."""
+    return [[patch_name(row, col) for col in range(grid[1])] for row in range(grid[0])]
+
+
+def block_centres(
+    crop: Crop, grid: tuple[int, ...], block: int
+) -> list[tuple[tuple[int, int], float, float]]:
+    """Return the first patch (row, column) of each block of a grid, and its centre (x, y)."""
+    (rows, cols), (left, top, right, bottom) = grid, crop
+    across, down = (right - left) / cols, (bottom - top) / rows
+    return [
+        (
+            (row, col),
+            left + across * (col + min(col + block, cols)) / 2,
+            top + down * (row + min(row + block, rows)) / 2,
+        )
+        for row in range(0, rows, block)
+        for col in range(0, cols, block)
+    ]
+
+
+def veil(opacity: np.ndarray, where: dict[str, float]) -> go.Image:
+    """Return black over patches, as opaque as `opacity` (rows, columns) says, from 0 to 1."""
+    pixels = np.zeros((*opacity.shape, 4), np.uint8)
+    pixels[..., 3] = np.rint(255 * opacity)
+    return go.Image(z=pixels, colormodel="rgba", zmax=4 * [255], hoverinfo="skip", **where)
+
+
+def head_names(layers: int, heads: int) -> list[str]:
+    """Return the name of each head, layer by layer."""
+    return [
+        tr("layer {layer}, head {head}", layer=layer + 1, head=head + 1)
+        for layer, head in np.ndindex(layers, heads)
+    ]
 
 
 def escape_text(name: str) -> str:
@@ -61,13 +127,32 @@ def colour_table(signed: bool = False, *, relevance: bool = False) -> str:
     return "".join(f"{round(255 * part):02x}" for colour in colours for part in colour)
 
 
-def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int = 8) -> go.Figure:
-    """Set the alt text, the height and margins in pixels, and the size of all text."""
+def finish(
+    figure: go.Figure,
+    alt: str,
+    *,
+    height: int,
+    top: int = 8,
+    right: int = 8,
+    axes: tuple[dict[str, Any], dict[str, Any]] | None = None,
+    legend: bool = False,
+) -> go.Figure:
+    """Set the alt text, the height and margins in pixels, and the size of all text.
+
+    Parameters
+    ----------
+    axes : options of the x axis and of the y axis, in place of those that they had
+    legend : whether to show it above the axes, in the margin
+    """
     size = dict(size=14)
     margin = dict(l=8, r=right, t=top, b=8)
-    layout = dict(meta={"alt": alt}, height=height, margin=margin, font=size)
+    layout: dict[str, Any] = dict(meta={"alt": alt}, height=height, margin=margin, font=size)
+    if axes is not None:
+        layout |= dict(xaxis=axes[0], yaxis=axes[1])
+    if legend:
+        layout["legend"] = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font=size)
     # Plotly is several times faster at replacing properties than at merging them.
-    figure.update_layout(layout, showlegend=False, dragmode=False, overwrite=True)
+    figure.update_layout(layout, showlegend=legend, dragmode=False, overwrite=True)
     for name in [name for name in figure.layout if name.startswith(("xaxis", "yaxis"))]:
         own = figure.layout[name].to_plotly_json()
         title, ticks = own.get("title", {}), own.get("tickfont", {})
@@ -104,15 +189,6 @@ def add_picture_below(
     figure.add_layout_image(source=source, sizing="stretch", layer="below", **place)
 
 
-def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
-    """Show the legend above the axes, in a margin of `top` pixels."""
-    legend = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
-    figure.update_layout(showlegend=True, legend=legend, overwrite=True)
-    if top is not None:
-        figure.layout.margin.t = top
-    return figure
-
-
 def head_positions(num_heads: Sequence[int]) -> np.ndarray:
     """Return where heads stand on an axis of layers, which count from 1.
 
@@ -145,9 +221,10 @@ def enlarged(figure: go.Figure, factor: float) -> go.Figure:
     return result.update_layout(margin=margin, height=factor * result.layout.height)
 
 
-def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
+def colorbar(title: str, *, below: bool = True, side: str = "top") -> dict[str, Any]:
+    """Return a colour bar, beside the axes or below them; its title is at this side of it."""
     return dict(
-        title=dict(text=title, side="top", font_size=14),
+        title=dict(text=title, side=side, font_size=14),
         tickfont_size=14,
         ticklabeloverflow="allow",
         tickangle=0,

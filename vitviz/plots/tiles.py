@@ -1,7 +1,5 @@
 """Draw grids of tiles: filters of the patch embedding, similar positions, token mixing."""
 
-import base64
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..common.images import data_url
 from ..common.language import as_percent, patch_name, tr
 from .template import (
     BARE,
+    INVISIBLE,
     QUERY,
     SHARES,
     SIGNED,
@@ -27,8 +27,6 @@ from .template import (
 MOST_TILES = 13  # along a side of the sprite of positions
 SPRITE_GAP = 2  # cells between two tiles
 TILES_WIDTH = 300  # pixels of the column in which filters are shown
-# An invisible point stays invisible when it or another one is clicked.
-UNMOVED = dict(selected_marker_opacity=0, unselected_marker_opacity=0)
 
 
 def filter_components(
@@ -106,7 +104,6 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
         go.Image(z=_colours(kernel, gain), text=weights, hovertemplate="%{text}<extra></extra>")
     )
     across, down = dict(BARE, constrain="domain"), dict(BARE, scaleanchor="x")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     ends = []
     for at in (int(kernel.argmax()), int(kernel.argmin())):
         channel, row, col = np.unravel_index(at, kernel.shape)
@@ -116,6 +113,7 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
         figure,
         tr("{name}: weights from {low} to {high}.", name=name, low=ends[1], high=ends[0]),
         height=190,
+        axes=(across, down),
     )
 
 
@@ -171,14 +169,13 @@ def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str
         figure.add_scatter(**_text_trace(numbers), textfont=font)
     across = dict(BARE, constrain="domain", range=[0, 2.3])
     down = dict(BARE, scaleanchor="x", range=[box[3], -0.3], constraintoward="top")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Pixel by pixel, {patch} times {filter}: the products add up to {total:+.2f}.",
         patch=names[0],
         filter=names[1],
         total=total,
     )
-    return finish(figure, words, height=370)
+    return finish(figure, words, height=370, axes=(across, down))
 
 
 def _text_trace(texts: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
@@ -275,7 +272,6 @@ def position_tile(
     both = dict(constrain="domain", showgrid=False)
     across = dict(title=tr("column"), range=[0.5, cols + 0.5], **both)
     down = dict(title=tr("row"), range=[rows + 0.5, 0.5], scaleanchor="x", **both)
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Cosine of the position embedding of {patch} with every other", patch=patch_name(*position)
     )
@@ -287,6 +283,7 @@ def position_tile(
             largest=_largest_other(tile, position),
         ),
         height=400,
+        axes=(across, down),
     )
 
 
@@ -313,7 +310,6 @@ def position_similarity(
         mode="markers",
         marker=dict(
             size=24,
-            opacity=0,
             color=[_largest_other(similarity[at], at) for at in centres],
             colorscale=_cosine_scale(low),
             cmin=low,
@@ -323,7 +319,7 @@ def position_similarity(
         customdata=centres,
         text=[patch_name(*at) for at in centres],
         hovertemplate=tr("%{text}: %{marker.color:.2f} with the most similar other<extra></extra>"),
-        **UNMOVED,
+        **INVISIBLE,
     )
     numbers = [np.arange(0, count, step) for count in (rows, cols)]
     below_bar = dict(scaleanchor="x", constrain="domain", constraintoward="top")
@@ -341,7 +337,6 @@ def position_similarity(
             (tr("row of the position"), rows, tall, numbers[0], below_bar),
         )
     )
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     if position in centres:
         y, x = position[0] // step * tall, position[1] // step * wide
         frame = dict(x0=x - 1.5, x1=x + cols + 0.5, y0=y - 1.5, y1=y + rows + 0.5)
@@ -363,6 +358,7 @@ def position_similarity(
             high=max(near),
         ),
         height=height,
+        axes=(across, down),
     )
 
 
@@ -385,9 +381,7 @@ def _sprite(similarity: np.ndarray, step: int, low: float) -> tuple[str, list[tu
         spot[..., :3] = table[np.rint(255 * part).astype(int).clip(0, 255)]
         spot[..., 3] = 255
         centres.append((row * step, col * step))
-    file = io.BytesIO()
-    Image.fromarray(canvas[:-SPRITE_GAP, :-SPRITE_GAP]).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}", centres
+    return data_url(Image.fromarray(canvas[:-SPRITE_GAP, :-SPRITE_GAP]), "PNG"), centres
 
 
 def _largest_other(tile: np.ndarray, at: tuple[int, int]) -> float:
@@ -425,10 +419,10 @@ def _tiles(
         x=[x for x, _ in middles],
         y=[y for _, y in middles],
         mode="markers",
-        marker=dict(size=16, opacity=0),
+        marker_size=16,
         text=names,
         hovertemplate="%{text}<extra></extra>",
-        **UNMOVED,
+        **INVISIBLE,
     )
     if labels:  # as one trace, which draws ten times faster than annotations
         figure.add_scatter(

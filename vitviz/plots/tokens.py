@@ -1,7 +1,5 @@
 """Draw principal components and norms of the tokens, over the picture and in all layers."""
 
-import base64
-import io
 import math
 from collections.abc import Sequence
 
@@ -9,10 +7,22 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..common.images import data_url
 from ..common.language import as_percent, patch_name, tr, tr_n
 from ..common.query import Query, token_number
 from .maps import heat_map, on_picture, photo
-from .template import BARE, QUERY, Crop, add_picture_below, cells, centre, finish, query_box
+from .template import (
+    BARE,
+    INVISIBLE,
+    QUERY,
+    Crop,
+    add_picture_below,
+    cells,
+    centre,
+    finish,
+    largest_patch,
+    query_box,
+)
 
 Frame = tuple[float, float, float, float]  # (left, bottom, right, top) of axes
 _STAR = "#ffb703"
@@ -63,9 +73,8 @@ def token_scatter(
         x=patches[chosen, 0],
         y=patches[chosen, 1],
         mode="markers",
-        marker=dict(symbol="square", size=side // 2, opacity=0),
-        selected_marker_opacity=0,
-        unselected_marker_opacity=0,
+        marker=dict(symbol="square", size=side // 2),
+        **INVISIBLE,
         customdata=len(prefix) + np.flatnonzero(chosen)[:, None],
         text=[patch_name(*divmod(int(index), cols)) for index in np.flatnonzero(chosen)],
         hovertemplate="%{text}<br>(%{x:.1f}, %{y:.1f})<extra></extra>",
@@ -89,8 +98,12 @@ def token_scatter(
     down = dict(
         title=second, range=[bottom, top], scaleanchor="x", constrain="domain", showgrid=False
     )
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return finish(figure, _scatter_words(patches[chosen], first, second, prefix), height=460)
+    return finish(
+        figure,
+        _scatter_words(patches[chosen], first, second, prefix),
+        height=460,
+        axes=(across, down),
+    )
 
 
 def patch_thumbnails(
@@ -109,7 +122,7 @@ def patch_thumbnails(
     prefix, patches = points[: -len(chosen)], points[-len(chosen) :]
     frame = _frame(patches[chosen], prefix)
     sprite, side = _sprite(patches, chosen, image, crop, grid, frame)
-    return _webp(sprite), side
+    return data_url(sprite, "WEBP", quality=85, method=0), side
 
 
 def _frame(patches: np.ndarray, prefix: np.ndarray) -> Frame:
@@ -153,12 +166,6 @@ def _sprite(
         at = (col * inner, row * inner, (col + 1) * inner, (row + 1) * inner)
         sprite.paste(seen.crop(at), (corner[0] + 1, corner[1] + 1))
     return sprite, side
-
-
-def _webp(sprite: Image.Image) -> str:
-    file = io.BytesIO()
-    sprite.save(file, "WEBP", quality=85, method=0)
-    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: Frame) -> None:
@@ -247,7 +254,7 @@ def token_components(
             "component {number} as {colour}, largest at {patch}",
             number=number,
             colour=colour,
-            patch=patch_name(*divmod(int(np.nanargmax(values)), cols)),
+            patch=largest_patch(values),
         )
         for colour, number, values in names
     )
@@ -303,7 +310,7 @@ def token_norms(
     marked = {"outliers": (outliers, "x-thin", 13, 3)}
     if long is not None:
         marked["large"] = (long & ~outliers, "circle-open", 11, 2)
-    largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
+    largest = largest_patch(norms)
     words = [
         tr("Norm of each patch; the largest is {high:.2f} at {largest}", high=high, largest=largest)
     ]
@@ -380,11 +387,10 @@ def token_film(
     figure.add_trace(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
     bare = dict(**BARE, constrain="domain")
     anchored = dict(bare, scaleanchor="x", scaleratio=aspect)
-    figure.update_layout(xaxis=bare, yaxis=anchored, overwrite=True)
     words = tr("Three components as red, green and blue, in a tile for each of: ") + "; ".join(
         names
     )
-    return finish(figure, f"{words}.", height=380)
+    return finish(figure, f"{words}.", height=380, axes=(bare, anchored))
 
 
 def _columns(count: int) -> int:

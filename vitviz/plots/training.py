@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..common.language import tr
-from .template import GREY, LINES, QUERY, finish, head_positions, legend_above
+from .template import GREY, LINES, QUERY, finish, head_positions, line_style
 
 
 def training_curves(
@@ -31,16 +31,14 @@ def training_curves(
     with_loss : whether to draw the loss too, on its own axis
     """
     figure, words, losses = go.Figure(), [], [0.0]
-    for (name, rows), (colour, symbol, dash) in zip(runs.items(), LINES, strict=False):
+    for (name, rows), style in zip(runs.items(), LINES, strict=False):
         epochs, called = running_epochs(rows), tr("{name}, ", name=name) if name else ""
         accuracy = [100 * row["held_out_accuracy"] for row in rows]
         figure.add_scatter(
             x=epochs,
             y=accuracy,
             name=tr("{called}held out", called=called),
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=8),
+            **line_style(style),
             hovertemplate=tr("epoch %{x:.1f}: %{y:.1f} %") + "<extra>" + name + "</extra>",
         )
         figure.add_scatter(
@@ -52,7 +50,9 @@ def training_curves(
                 test_accuracy=100 * test_accuracy[name],
             ),
             mode="markers",
-            marker=dict(symbol="star", size=15, color=colour, line=dict(width=1, color="#333333")),
+            marker=dict(
+                symbol="star", size=15, color=style[0], line=dict(width=1, color="#333333")
+            ),
             hovertemplate=tr("all test pictures: %{y:.2f} %") + "<extra>" + name + "</extra>",
         )
         words.append(
@@ -92,7 +92,6 @@ def training_curves(
         figure.add_vline(x=chosen, line=dict(color=QUERY, width=3))
     across = dict(title=tr("epoch"), rangemode="tozero")
     down = dict(title=tr("accuracy, %"), range=[0, 100])
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     if with_loss:
         figure.update_layout(
             yaxis2=dict(
@@ -104,7 +103,9 @@ def training_curves(
                 showgrid=False,
             )
         )
-    return legend_above(finish(figure, "; ".join(words) + ".", height=300), top=56)
+    return finish(
+        figure, "; ".join(words) + ".", height=300, axes=(across, down), top=56, legend=True
+    )
 
 
 def running_epochs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -180,8 +181,7 @@ def _by_layer(
     top = 115 * max(float(now.max()), float(untrained.max()), equal_sharing)
     across = dict(title=tr("layer"), dtick=1, range=[0.5, layers + 0.5])
     down = dict(title=axis, range=[0, top])
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return legend_above(finish(figure, words, height=330), top=56)
+    return finish(figure, words, height=330, axes=(across, down), top=56, legend=True)
 
 
 def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> go.Figure:
@@ -193,16 +193,14 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
         Accuracy and half width are shares of 1.
     """
     figure, words = go.Figure(), []
-    for (name, points), (colour, symbol, dash) in zip(results.items(), LINES, strict=False):
+    for (name, points), style in zip(results.items(), LINES, strict=False):
         pictures, accuracy, half = (list(column) for column in zip(*points, strict=True))
         figure.add_scatter(
             x=pictures,
             y=[100 * value for value in accuracy],
             error_y=dict(array=[100 * value for value in half], thickness=2, width=6),
             name=name,
-            mode="lines+markers",
-            line=dict(color=colour, dash=dash, width=2),
-            marker=dict(symbol=symbol, size=9),
+            **line_style(style, 9),
             hovertemplate=tr("%{x:,} pictures: %{y:.1f} %") + "<extra>" + name + "</extra>",
         )
         words.append(
@@ -226,8 +224,9 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
         tickangle=0,
     )
     down = dict(title=tr("test accuracy, %"), rangemode="tozero")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return legend_above(finish(figure, "; ".join(words) + ".", height=300), top=56)
+    return finish(
+        figure, "; ".join(words) + ".", height=300, axes=(across, down), top=56, legend=True
+    )
 
 
 def conditions(
@@ -279,8 +278,9 @@ def conditions(
         figure.add_vline(x=100 * reference, line=dict(dash="dash", color=GREY))
     across = dict(title=axis.replace(", % of", ",<br>% of"), automargin=True)
     down = dict(autorange="reversed")
-    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return finish(figure, f"{axis}: {'; '.join(words)}.", height=90 + 45 * len(values))
+    return finish(
+        figure, f"{axis}: {'; '.join(words)}.", height=90 + 45 * len(values), axes=(across, down)
+    )
 
 
 def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -87,13 +87,15 @@ def _shapes(view: View) -> Table:
 
 def _tabulate_product(view: View) -> list[Table]:
     """Return the one number that is worked out: query, key and their product."""
+    from vitviz.web.anatomy import scores as attention_scores
+
     boxes = {box.name: box.values for box in anatomy.layer_of(view)}
     q, k = boxes.get("queries"), boxes.get("keys")
     if q is None or k is None:
         return []
     described = view.acts.layers[view.layer]
     head, (query, key) = view.head or 0, anatomy.pair(view)
-    scores = anatomy.scores_of(view, head)[query]
+    scores = attention_scores(view.acts, view.layer, head)[1][query]
     shares = view.acts.attention(view.layer)[head, query]
     numbers = np.arange(q.shape[2]) + 1
     where = tr("layer {layer}, head {head}", layer=view.layer + 1, head=head + 1)
@@ -165,26 +167,18 @@ def _patch_answers(view: View) -> list[Table]:
     from vitviz import intervention
 
     acts = view.acts
-    if acts.probabilities is None:
-        st.markdown(
-            tr_md(
-                "{name} has no head that names classes, so no patch can answer.",
-                name=view.model.name,
-            )
-        )
-        return []
+    assert acts.probabilities is not None  # else the menu lacks this experiment
     labels, index = class_menu.names(acts), class_menu.chosen_index(acts)
     words, photo, answers = st.columns([4, 4, 4])
     with words:
         class_menu.draw_menu(acts)
         depths = range(acts.depth + 1)
         depth = choose("depth", tr("After layer"), depths, acts.depth, kind="slider")
-        found = results.compute(
+        probabilities = results.compute(
             (*view.key, "patch lens", depth),
             lambda: intervention.patch_lens(view.model, acts, depth),
-            lambda made: made.nbytes,
         )
-        right = (found.argmax(axis=-1) == index).mean()
+        right = (probabilities.argmax(axis=-1) == index).mean()
         st.markdown(
             tr_md(
                 "The final LayerNorm and the head are applied to each patch's token after "
@@ -208,7 +202,7 @@ def _patch_answers(view: View) -> list[Table]:
     with answers:
         show(
             plots.patch_answers(
-                found,
+                probabilities,
                 results.photo(view),
                 crop=acts.crop,
                 labels=labels,
@@ -216,7 +210,7 @@ def _patch_answers(view: View) -> list[Table]:
                 full_names=full_names(acts.output_names),
             )
         )
-    best, names = found.reshape(-1, found.shape[-1]), table_names(acts.output_names)
+    best, names = probabilities.reshape(-1, probabilities.shape[-1]), table_names(acts.output_names)
     columns: Columns = {
         Message("most probable"): [names[top] for top in best.argmax(axis=1)],
         Message("its probability, %"): 100 * best.max(axis=1),
@@ -243,9 +237,9 @@ def _locality(view: View) -> list[Table]:
     def repeated() -> "Distances":
         return repeat_patch(model, image, patch, other)
 
-    whole, half = results.compute((*view.key, "moved"), moved, lambda made: 1000)
-    twins = results.compute((*view.key, "repeated", patch), repeated, lambda made: 1000)
-    found = {
+    whole, half = results.compute((*view.key, "moved"), moved)
+    twins = results.compute((*view.key, "repeated", patch), repeated)
+    distances = {
         Message("picture moved by one patch"): whole,
         Message("picture moved by half a patch"): half,
         Message("the same patch at two places"): twins,
@@ -294,11 +288,11 @@ def _locality(view: View) -> list[Table]:
         )
     )
     columns: dict[str, Sequence[object]] = {
-        Message("experiment"): list(found),
-        Message("embedded"): [one.embedded for one in found.values()],
-        Message("after the last layer"): [one.last for one in found.values()],
+        Message("experiment"): list(distances),
+        Message("embedded"): [one.embedded for one in distances.values()],
+        Message("after the last layer"): [one.last for one in distances.values()],
         Message("after the last layer, without E_pos"): [
-            one.last_without for one in found.values()
+            one.last_without for one in distances.values()
         ],
     }
     return [Table(tr("How much tokens change, as a share of their length."), columns)]

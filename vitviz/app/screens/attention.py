@@ -12,7 +12,7 @@ from vitviz.app.shared import results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
-from vitviz.app.widgets.counts import COUNTS, choose_counts
+from vitviz.app.widgets.counts import COUNTS, choose_counts, titles_of
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
@@ -28,7 +28,6 @@ from vitviz.web.token_map import (
     encode_frame,
     frame_shape,
     layer_names,
-    map_titles,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +53,6 @@ def page(view: View) -> Data | None:
     counts = choose_counts(view)
     if acts.all_to_all:
         draw_finding(_pattern(view) if counts != "output" else _sinks(view))
-    titles = map_titles()
-    if counts != "weights":
-        titles |= {"row": tr("What is added to it"), "column": tr("What it adds to others")}
     with places().stage:
         token_map(
             view,
@@ -64,7 +60,7 @@ def page(view: View) -> Data | None:
             name="attention",
             kind="share",
             strip="heads",
-            titles=titles,
+            titles=titles_of(counts),
             version=counts,
             frame_setting=("layer", range(1, acts.depth + 1)),
             frame_names=layer_names(acts),
@@ -86,8 +82,8 @@ def page(view: View) -> Data | None:
 
 def _sinks(view: View) -> str:
     """Name the keys that get attention and add little, and those that add much to nearly all."""
-    found = results.sinks(view, view.layer)
-    return findings.sinks(view.layer + 1, found, view.grid[1], view.prefix)
+    sinks = results.sinks(view, view.layer)
+    return findings.sinks(view.layer + 1, sinks, view.grid[1], view.prefix)
 
 
 def _guess(view: View, shape: Shape) -> prediction.Guess | None:
@@ -100,7 +96,7 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     question = Question("attention", view.key, asked)
     guess = prediction.current_guess(question, stays=True)
     if guess is None:
-        words = text.ask_where_it_looks(view.query_name, _where(view), row)
+        words = text.ask_where_it_looks(view.query_name, view.place, row)
         draw = partial(prediction.counts_figure, view, grid, crop)
         prediction.ask_patch(view, question, words, grid=grid, crop=crop, draw=draw)
         return None
@@ -114,10 +110,9 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     )
 
     def words_of(patch: int) -> str:
-        shares = results.query_shares(asked_of)[:, -grid[0] * grid[1] :]
-        shown = shares.mean(axis=0) if head is None else shares[head]
+        shares = asked_of.of_head(results.query_shares(asked_of)[:, -grid[0] * grid[1] :])
         return text.describe_patch(
-            shown.reshape(grid), patch, asked_of.query_name, _where(asked_of), row
+            shares.reshape(grid), patch, asked_of.query_name, asked_of.place, row
         )
 
     prediction.draw_verdict(guess, words_of)
@@ -130,12 +125,6 @@ def _encode_guess(guess: prediction.Guess | None) -> dict[str, int] | None:
         return None
     *_, (rows, cols), _crop = guess.question.rest
     return {"patch": guess.answer, "rows": rows, "cols": cols}
-
-
-def _where(view: View) -> str:
-    return tr("layer {layer}, ", layer=view.layer + 1) + (
-        tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
-    )
 
 
 def _pattern(view: View) -> str:
@@ -153,12 +142,10 @@ def _pattern(view: View) -> str:
             for layer in layers
         ]
 
-    found = results.compute(
-        (*view.key, "patterns", tuple(layers)), make, lambda made: 100 * len(made) * acts.num_heads
-    )
+    patterns = results.compute((*view.key, "patterns", tuple(layers)), make)
     return findings.attention(
         [layer + 1 for layer in layers],
-        found,
+        patterns,
         cols,
         view.prefix,
     )
@@ -234,7 +221,6 @@ def _frames(view: View, counts: "Of") -> list[Frame]:
     return results.compute(
         (*view.key, "token map", counts, tuple(wanted)),
         make,
-        lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 

@@ -1,5 +1,7 @@
 """The page Classify: the answer, and experiments that change it."""
 
+import math
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -7,8 +9,8 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
+from vitviz.app.cells import read_cells
 from vitviz.app.screens import classify_answer, classify_heads, classify_words
-from vitviz.app.screens.classify_answer import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.classroom import Question
@@ -32,79 +34,119 @@ if TYPE_CHECKING:
     from vitviz.common.images import Crop
     from vitviz.intervention import Progress, Removal
 
-# Predict first on the page Classify: which block of the picture matters most for a class.
 
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The experiment that hides each block of patches in turn; the block can be guessed first.
 
-def occlusion_key(index: int, block: int, removal: "Removal") -> tuple[str, int, int, "Removal"]:
-    """Return what the effect of hiding each block depends on, beside the model and the picture."""
-    return "occlusion", index, block, removal
-
-
-def hides_answer(view: View, index: int, block: int, removal: "Removal") -> bool:
-    """Return whether the effect of hiding the blocks is not to be seen yet."""
-    question = _question(view, index, block, removal)
-    return prediction.is_on() and prediction.current_guess(question) is None
-
-
-def ask_for_answer(view: View, index: int, name: str, block: int, removal: "Removal") -> None:
-    """Ask for the block; `name` is that of the class."""
-    grid, crop = _blocks(view, block)
-    prediction.ask_patch(
-        view,
-        _question(view, index, block, removal),
-        text.ask_which_block(name),
-        grid=grid,
-        crop=crop,
-        draw=partial(prediction.counts_figure, view, grid, crop),
-    )
-
-
-def show_guess(
-    view: View, index: int, name: str, block: int, removal: "Removal", found: np.ndarray | None
-) -> "Crop | None":
-    """Say how near the guess was, once the effect is `found`; returns the box of its block."""
-    if not prediction.is_on():
-        return None
-    guess = prediction.current_guess(_question(view, index, block, removal))
-    if guess is None:
-        return None
-    grid, crop = _blocks(view, block)
-    words = partial(text.describe_pending_block, cols=grid[1])
-    if found is not None:
-        words = partial(text.describe_block, found[::block, ::block], name=name)
-    prediction.draw_verdict(guess, words)
-    prediction.draw_class_guesses(
-        guess.question, partial(prediction.counts_figure, view, grid, crop)
-    )
-    return None if guess.answer is None else _box(view, grid, crop, guess.answer)
-
-
-def _question(view: View, index: int, block: int, removal: "Removal") -> Question:
-    return Question("classify", view.key, (index, block, removal))
-
-
-def _blocks(view: View, block: int) -> "tuple[tuple[int, int], Crop]":
-    """Return the grid of the blocks, and its box in pixels of the picture.
-
-    The last ones reach beyond the patches where the grid is no multiple of the side.
+    Attributes
+    ----------
+    index : of the class whose probability is watched
+    side : of a block, in patches
+    removal : what the patches of a hidden block become
     """
-    (rows, cols), (left, top, right, bottom) = view.model.layers[0].query_grid, view.acts.crop
-    down, across = -(-rows // block), -(-cols // block)
-    right = left + (right - left) * across * block / cols
-    bottom = top + (bottom - top) * down * block / rows
-    return (down, across), (left, top, right, bottom)
 
+    view: View
+    index: int
+    side: int
+    removal: "Removal"
 
-def _box(view: View, grid: tuple[int, int], crop: "Crop", number: int) -> "Crop":
-    """Return the box of a block, as far as there are patches."""
-    (row, col), (left, top, right, bottom) = divmod(number, grid[1]), crop
-    width, height = (right - left) / grid[1], (bottom - top) / grid[0]
-    x, y = left + col * width, top + row * height
-    return x, y, min(x + width, view.acts.crop[2]), min(y + height, view.acts.crop[3])
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return class_menu.names(self.view.acts)[self.index]
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        """What the result depends on, beside the model and the picture."""
+        return "occlusion", self.index, self.side, self.removal
+
+    @property
+    def question(self) -> Question:
+        return Question("classify", self.view.key, self.key)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many blocks lie down and across."""
+        rows, cols = self.view.model.layers[0].query_grid
+        return -(-rows // self.side), -(-cols // self.side)
+
+    @property
+    def crop(self) -> "Crop":
+        """Where they lie in the picture; the last ones may reach beyond the patches."""
+        left, top, right, bottom = self.view.acts.crop
+        (rows, cols), (down, across) = self.view.model.layers[0].query_grid, self.grid
+        right = left + (right - left) * across * self.side / cols
+        return left, top, right, top + (bottom - top) * down * self.side / rows
+
+    @property
+    def effect(self) -> np.ndarray | None:
+        """By how much the probability falls without the block of each patch, where it was tried."""
+        effect: np.ndarray | None = find_result(self.view, *self.key)
+        return effect
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the effect is not to be seen yet, as the block is guessed first."""
+        return prediction.is_on() and prediction.current_guess(self.question) is None
+
+    @property
+    def draw_guesses(self) -> prediction.Draw:
+        return partial(prediction.counts_figure, self.view, self.grid, self.crop)
+
+    def ask(self) -> None:
+        """Ask for the block."""
+        prediction.ask_patch(
+            self.view,
+            self.question,
+            text.ask_which_block(self.name),
+            grid=self.grid,
+            crop=self.crop,
+            draw=self.draw_guesses,
+        )
+
+    def show_guess(self, effect: np.ndarray | None) -> "Crop | None":
+        """Say how near the guess was, once there is an effect; return the box of its block."""
+        if not prediction.is_on():
+            return None
+        guess = prediction.current_guess(self.question)
+        assert guess is not None  # else it is asked for
+        words = partial(text.describe_pending_block, cols=self.grid[1])
+        if effect is not None:
+            by_block = effect[:: self.side, :: self.side]
+            words = partial(text.describe_block, by_block, name=self.name)
+        prediction.draw_verdict(guess, words)
+        prediction.draw_class_guesses(guess.question, self.draw_guesses)
+        return None if guess.answer is None else self._box(guess.answer)
+
+    def _box(self, number: int) -> "Crop":
+        """Return the box of a block, as far as there are patches."""
+        (row, col), (left, top, right, bottom) = divmod(number, self.grid[1]), self.crop
+        width, height = (right - left) / self.grid[1], (bottom - top) / self.grid[0]
+        x, y = left + col * width, top + row * height
+        _, _, right, bottom = self.view.acts.crop
+        return x, y, min(x + width, right), min(y + height, bottom)
+
+    def run_button(self) -> Pending | None:
+        """Draw the button that hides each block in turn."""
+        from vitviz import intervention
+
+        def make(progress: "Progress") -> np.ndarray:
+            return intervention.occlusion(
+                self.view.model,
+                self.view.picture.image,
+                target=self.index,
+                block=self.side,
+                removal=self.removal,
+                progress=progress,
+            )
+
+        label = tr("Hide blocks ({passes} passes)", passes=1 + math.prod(self.grid))
+        return run_button(self.view, label, self.key, make)
 
 
 BRUSHES = {"drag": mark("drag over patches"), "click": mark("click on patches")}
-BLOCKS = (2, 4)
+SIDES = (2, 4)  # of a block, in patches
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
 
 
@@ -115,16 +157,16 @@ def page(view: View) -> Data | None:
         return None if acts.scores is None else _values(acts)
     labels = class_menu.names(acts)
     if not acts.all_to_all:
-        return _of_other_families(view, labels)
+        return _of_other_families(view)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = experiment.choose_removal(view)
-    block = setting("block", BLOCKS, 4)
     index = class_menu.chosen_index(acts)
+    blocks = Blocks(view, index, setting("block", SIDES, 4), removal)
     class_menu.draw_menu(acts, "bar")
     drag = choose("brush", tr("Choose patches by"), BRUSHES, "drag", "settings") == "drag"
     experiment.removal_control(view)
-    control("block", tr("Side of a block, patches"), BLOCKS, "settings")
+    control("block", tr("Side of a block, patches"), SIDES, "settings")
 
     columns, pending = _columns(), []
     instead = classify_heads.replacement()
@@ -132,12 +174,10 @@ def page(view: View) -> Data | None:
     edits = _edits(painted, muted, removal, values)
     with columns["answer"]:
         st.subheader(tr("The answer"), anchor=False)
-        lens, done = classify_answer.draw_answer(view, edits, labels, acts.probabilities)
+        lens, is_changed = classify_answer.draw_answer(view, edits)
     if "patches" in columns:
         with columns["patches"]:
-            pending.append(
-                _patches(view, edits, painted, removal, drag, (index, labels[index], block))
-            )
+            pending.append(_patches(blocks, edits, painted, drag))
     if "heads" in columns:
         with columns["heads"]:
             st.subheader(tr("Heads: click to mute"), anchor=False)
@@ -159,20 +199,25 @@ def page(view: View) -> Data | None:
         columns["lens"], columns["parts"] = st.columns(2)
     if "lens" in columns:
         with columns["lens"]:
-            _lens(lens, acts, changed=bool(done))
+            _lens(lens, acts, changed=is_changed)
     if "parts" in columns:
         with columns["parts"]:
             pending.append(classify_heads.draw_parts(view, instead, index, labels[index]))
     run_pending(*pending)
-    changes = Changes(painted, muted, tr(REMOVALS[removal]), done=bool(done))
-    hidden = hides_answer(view, index, block, removal)
-    found = Found(
-        lens,
-        find_result(view, "head effects", instead),
-        None if hidden else find_result(view, *occlusion_key(index, block, removal)),
-        find_result(view, "logit parts", index),
+    changes = tr("nothing is changed")
+    if is_changed:
+        changes = classify_answer.describe_changes(painted, muted, removal)
+    outcomes = {
+        "effects": find_result(view, "head effects", instead),
+        "occlusion": None if blocks.is_hidden else blocks.effect,
+        "parts": find_result(view, "logit parts", index),
+    }
+    return Data(
+        lambda: [
+            *classify_answer.tables(view, index, changes, removal, lens, **outcomes),
+            *more,
+        ]
     )
-    return Data(lambda: tables(view, changes, found, index) + more)
 
 
 def _values(acts: "Activations") -> Data:
@@ -220,21 +265,20 @@ def _lens(lens: np.ndarray, acts: "Activations", *, changed: bool) -> None:
     )
 
 
-def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
+def _of_other_families(view: View) -> Data:
     """Draw the page for models whose layers have different tokens: the answer and occlusion."""
     probabilities, index = view.acts.probabilities, class_menu.chosen_index(view.acts)
     assert probabilities is not None
-    answer, blocks = places().stage.columns(2)
+    side = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
+    answer, hiding = places().stage.columns(2)
     with answer:
         st.subheader(tr("The answer"), anchor=False)
-        full = full_names(view.acts.output_names)
-        show(plots.class_probabilities(probabilities, labels, full_names=full))
-        classify_answer.tell_worth(view, probabilities, labels)
-    with blocks:
+        show(class_menu.answer_figure(view.acts))
+        classify_answer.tell_worth(view, probabilities)
+    with hiding:
         st.subheader(tr("Hide each block in turn"), anchor=False)
         class_menu.draw_menu(view.acts)
-        block = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
-        pending = _occlusion(view, index, labels[index], block, "mean")
+        pending = _occlusion(Blocks(view, index, side, "mean"))
         st.markdown(
             tr(
                 "To mute heads, remove patches or read the answer layer by layer, choose a "
@@ -253,9 +297,8 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
-    mask = experiment.read_cells(
-        text_setting(name, lambda text: experiment.read_cells(text, shape) is not None), shape
-    )
+    text = text_setting(name, lambda text: read_cells(text, shape) is not None)
+    mask = read_cells(text, shape)
     assert mask is not None  # `text_setting` has replaced a text that does not fit
     return mask
 
@@ -275,35 +318,26 @@ def _edits(
 
 
 def _patches(
-    view: View,
-    edits: "list[Edit]",
-    painted: np.ndarray,
-    removal: "Removal",
-    drag: bool,
-    of_block: tuple[int, str, int],
+    blocks: Blocks, edits: "list[Edit]", painted: np.ndarray, drag: bool
 ) -> Pending | None:
-    """Draw the picture as the model gets it; over the unchanged one, what hiding each block costs.
-
-    `of_block` has the number and the name of the class, and the side of a block.
-    """
+    """Draw the picture as the model gets it; unchanged, with what hiding each block costs."""
     from vitviz.activations import edited_input
 
-    index, name, block = of_block
     title = tr("Patches: remove some") if lesson.shows("patches") else tr("Hide each block in turn")
     st.subheader(title, anchor=False)
-    if hides_answer(view, index, block, removal):
-        ask_for_answer(view, index, name, block, removal)
+    if blocks.is_hidden:
+        blocks.ask()
         return None
-    effect = None if edits else find_result(view, *occlusion_key(index, block, removal))
-    guess = show_guess(view, index, name, block, removal, effect)
+    effect = None if edits else blocks.effect
+    guess = blocks.show_guess(effect)
     figure = plots.removed_patches(
-        edited_input(view.model, view.picture.image, edits),
-        crop=view.acts.crop,
+        edited_input(blocks.view.model, blocks.view.picture.image, edits),
+        crop=blocks.view.acts.crop,
         mask=painted,
-        removal=tr(REMOVALS[removal]),
+        removal=tr(REMOVALS[blocks.removal]),
         drag=drag,
         effect=effect,
-        block=block,
+        block=blocks.side,
     )
     experiment.choose_cells(
         figure if guess is None else plots.with_guess(figure, guess), "painted", painted
@@ -313,11 +347,11 @@ def _patches(
         st.markdown(
             tr_md(
                 "Percentage points that the probability of **{name}** loses without the block.",
-                name=name,
+                name=blocks.name,
             )
         )
     elif not edits:
-        pending = _run_occlusion(view, index, block, removal)
+        pending = blocks.run_button()
     if lesson.shows("patches"):
         experiment.edit_buttons(
             "painted", painted, tr("Patches as row.column, blocks as 1.1-2.4, spaces between")
@@ -325,47 +359,27 @@ def _patches(
     return pending
 
 
-def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal") -> Pending | None:
+def _occlusion(blocks: Blocks) -> Pending | None:
     """Draw what hiding each block costs, as a figure of its own."""
-    found = find_result(view, *occlusion_key(index, block, removal))
-    if hides_answer(view, index, block, removal):
-        ask_for_answer(view, index, name, block, removal)
+    if blocks.is_hidden:
+        blocks.ask()
         return None
-    guess = show_guess(view, index, name, block, removal, found)
-    if found is not None:
-        rows, cols = view.model.layers[0].query_grid
-        few = -(-rows // block) * -(-cols // block) <= MOST_NUMBERS
-        figure = plots.occlusion(
-            found,
-            results.photo(view),
-            crop=view.acts.crop,
-            name=name,
-            block=block if few else None,
+    effect = blocks.effect
+    guess = blocks.show_guess(effect)
+    if effect is None:
+        st.markdown(
+            tr_md(
+                "How much less probable is **{name}** without each block of the picture?",
+                name=blocks.name,
+            )
         )
-        show(figure if guess is None else plots.with_guess(figure, guess))
-        return None
-    st.markdown(
-        tr_md("How much less probable is **{name}** without each block of the picture?", name=name)
+        return blocks.run_button()
+    figure = plots.occlusion(
+        effect,
+        results.photo(blocks.view),
+        crop=blocks.view.acts.crop,
+        name=blocks.name,
+        block=blocks.side if math.prod(blocks.grid) <= MOST_NUMBERS else None,
     )
-    return _run_occlusion(view, index, block, removal)
-
-
-def _run_occlusion(view: View, index: int, block: int, removal: "Removal") -> Pending | None:
-    """Draw the button that hides each block in turn."""
-    from vitviz import intervention
-
-    rows, cols = view.model.layers[0].query_grid
-    passes = 1 + -(-rows // block) * -(-cols // block)
-
-    def make(progress: "Progress") -> np.ndarray:
-        return intervention.occlusion(
-            view.model,
-            view.picture.image,
-            target=index,
-            block=block,
-            removal=removal,
-            progress=progress,
-        )
-
-    called = occlusion_key(index, block, removal)
-    return run_button(view, tr("Hide blocks ({passes} passes)", passes=passes), called, make)
+    show(figure if guess is None else plots.with_guess(figure, guess))
+    return None

@@ -1,6 +1,5 @@
 """On the page Classify: the answer, what it is worth, and the tables of the page."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,8 @@ from vitviz import plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
-from vitviz.app.widgets.data_table import Columns, Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Table, columns_of, head_columns, patch_columns
+from vitviz.app.widgets.experiment import REMOVALS
 from vitviz.app.widgets.figure import show
 from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
 from vitviz.text.class_names import common_names, full_names, other_names, table_names
@@ -18,57 +18,31 @@ from vitviz.text.class_names import common_names, full_names, other_names, table
 if TYPE_CHECKING:
     from vitviz.activations import Edit
     from vitviz.attribution import LogitParts
+    from vitviz.intervention import Removal
     from vitviz.model.answers import Grades
 
 LISTED_CLASSES = 20
 SOFTMAX_ROWS = 3
 
 
-@dataclass(frozen=True, eq=False)
-class Changes:
-    """The removed patches (rows, columns) and heads (layers, heads), and how patches are removed.
-
-    `done` is false where there is nothing, or the model refused it.
-    """
-
-    painted: np.ndarray
-    muted: np.ndarray
-    removal: str
-    done: bool
-
-    def __str__(self) -> str:
-        if not self.done:
-            return tr("nothing is changed")
-        gone = tr(
-            "{count} of {size} patches removed", count=self.painted.sum(), size=self.painted.size
-        )
-        how = f" ({self.removal})" if self.painted.any() else ""
-        heads = ", ".join(f"{layer + 1}.{head + 1}" for layer, head in np.argwhere(self.muted))
-        which = tr(" (layer.head: {heads})", heads=heads) if heads else ""
-        return tr(
-            "{gone}{how}, {count} of {size} heads muted{which}",
-            gone=gone,
-            how=how,
-            count=self.muted.sum(),
-            size=self.muted.size,
-            which=which,
-        )
+def describe_changes(painted: np.ndarray, muted: np.ndarray, removal: "Removal") -> str:
+    """Name the removed patches (rows, columns) and the muted heads (layers, heads)."""
+    gone = tr("{count} of {size} patches removed", count=painted.sum(), size=painted.size)
+    how = f" ({tr(REMOVALS[removal])})" if painted.any() else ""
+    heads = ", ".join(f"{layer + 1}.{head + 1}" for layer, head in np.argwhere(muted))
+    which = tr(" (layer.head: {heads})", heads=heads) if heads else ""
+    return tr(
+        "{gone}{how}, {count} of {size} heads muted{which}",
+        gone=gone,
+        how=how,
+        count=muted.sum(),
+        size=muted.size,
+        which=which,
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """The logit lens of the answer, and each experiment's result where it was run."""
-
-    lens: np.ndarray
-    effects: np.ndarray | None
-    occlusion: np.ndarray | None
-    parts: "LogitParts | str | None"
-
-
-def draw_answer(
-    view: View, edits: "list[Edit]", labels: tuple[str, ...], before: np.ndarray
-) -> "tuple[np.ndarray, list[Edit]]":
-    """Draw the answer before and after; returns the logit lens after, and the edits that worked."""
+def draw_answer(view: View, edits: "list[Edit]") -> tuple[np.ndarray, bool]:
+    """Draw the answer before and after; return the logit lens after, and whether edits worked."""
     from vitviz import ModelError
 
     try:
@@ -77,23 +51,24 @@ def draw_answer(
         st.error(tr_md(error))
         edits = []
         after, lens = results.answer(view, edits)
-    full = full_names(view.acts.output_names)
+    figure = class_menu.answer_figure(view.acts)
     if edits:
-        show(plots.answer_change(before, after, labels, full_names=full), key="answer")
-    else:
-        show(plots.class_probabilities(before, labels, full_names=full), key="answer")
-    tell_worth(view, after, labels, edited=bool(edits))
-    _softmax(view, labels)
-    return lens, edits
+        before, full = view.acts.probabilities, full_names(view.acts.output_names)
+        assert before is not None
+        figure = plots.answer_change(before, after, class_menu.names(view.acts), full_names=full)
+    show(figure, key="answer")
+    tell_worth(view, after, edited=bool(edits))
+    _softmax(view)
+    return lens, bool(edits)
 
 
-def _softmax(view: View, labels: tuple[str, ...]) -> None:
+def _softmax(view: View) -> None:
     """Write out the softmax, from logits to probabilities, for the most probable classes."""
-    logits = view.acts.logits
+    logits, labels = view.acts.logits, class_menu.names(view.acts)
     assert logits is not None
     best = np.argsort(-logits, kind="stable")[:SOFTMAX_ROWS]
     if view.acts.answers == "labels":
-        _sigmoid(view, labels, best)
+        _sigmoid(view, best)
         return
     powers = np.exp(logits.astype(np.float64) - logits.max())
     total = powers.sum()
@@ -118,9 +93,10 @@ def _softmax(view: View, labels: tuple[str, ...]) -> None:
         )
 
 
-def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
+def _sigmoid(view: View, best: np.ndarray) -> None:
     """Draw the answer where each label has a probability of its own."""
     logits, probabilities = view.acts.logits, view.acts.probabilities
+    labels = class_menu.names(view.acts)
     assert logits is not None
     assert probabilities is not None
     with st.expander(tr("From logits to probabilities"), key="from_logits"):
@@ -139,10 +115,9 @@ def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
         )
 
 
-def tell_worth(
-    view: View, after: np.ndarray, labels: tuple[str, ...], *, edited: bool = False
-) -> None:
+def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
     """Say which classes the model knows, and how often such an answer is right."""
+    labels = class_menu.names(view.acts)
     random = (
         Markdown()
         if view.model.trained
@@ -220,12 +195,12 @@ def _list_of_classes(view: View) -> None:
     outputs = view.acts.output_names
     with st.popover(tr("What it knows"), icon=":material/list:"):
         wanted = st.text_input(tr("Find a name")).strip().casefold()
-        found = [
+        pairs = [
             pair
             for pair in zip(common_names(outputs), other_names(outputs), strict=True)
             if wanted in ", ".join(pair).casefold()
         ]
-        names, others = ([pair[at] for pair in found] for at in (0, 1))
+        names, others = ([pair[at] for pair in pairs] for at in (0, 1))
         st.dataframe({tr("class"): names, tr("also called"): others}, hide_index=True)
 
 
@@ -233,14 +208,11 @@ def _grade(grades: "Grades", probability: float) -> str:
     """Say how far the answer can be relied on, and how often such answers were right."""
     grade = grades.of(probability)
     rate = grades.rates[grade]
+    low, high = as_percent(grades.weak_below), as_percent(grades.confident_from)
     sentences = {
-        "confident": tr("**Confident answer.** It has {share} or more.", share=_of(grades, 1)),
-        "unsure": tr(
-            "**Unsure answer.** It has between {low} and {high}.",
-            low=_of(grades, 0),
-            high=_of(grades, 1),
-        ),
-        "weak": tr("**Weak answer.** It has less than {share}.", share=_of(grades, 0)),
+        "confident": tr("**Confident answer.** It has {share} or more.", share=high),
+        "unsure": tr("**Unsure answer.** It has between {low} and {high}.", low=low, high=high),
+        "weak": tr("**Weak answer.** It has less than {share}.", share=low),
     }
     return sentences[grade] + tr(
         " On {count:,} test pictures, {right} of such answers were right. Those are pictures of "
@@ -251,12 +223,25 @@ def _grade(grades: "Grades", probability: float) -> str:
     )
 
 
-def _of(grades: "Grades", which: int) -> str:
-    return as_percent((grades.weak_below, grades.confident_from)[which])
+def tables(
+    view: View,
+    index: int,
+    changes: str,
+    removal: "Removal",
+    lens: np.ndarray,
+    *,
+    effects: np.ndarray | None,
+    occlusion: np.ndarray | None,
+    parts: "LogitParts | str | None",
+) -> list[Table]:
+    """Return a table of the answer, and one of each experiment that was run for class `index`.
 
-
-def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table]:
-    """Return a table of the answer, and one of each experiment that was run for class `index`."""
+    Parameters
+    ----------
+    changes : what was changed, in words
+    lens : logit lens after the changes
+    effects, occlusion, parts : results of the experiments; None where one was not run
+    """
     acts, name = view.acts, class_menu.names(view.acts)[index]
     assert acts.probabilities is not None
     assert acts.logits is not None
@@ -267,40 +252,38 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
     answer: Columns = {
         **class_menu.columns(acts),
         Message("before, %"): 100 * acts.probabilities,
-        Message("after, %"): 100 * found.lens[-1],
+        Message("after, %"): 100 * lens[-1],
     }
-    lens = {depth: 100 * row for depth, row in zip(depths, found.lens, strict=True)}
+    by_depth = {depth: 100 * row for depth, row in zip(depths, lens, strict=True)}
     made = [
         Table(
             tr("Probability of each class before and after: {changes}.", changes=changes),
-            answer | lens,
+            answer | by_depth,
         )
     ]
-    if found.effects is not None:
-        change = (found.effects - acts.logits)[..., index]
-        layers, heads = np.indices(change.shape).reshape(2, -1) + 1
+    if effects is not None:
+        change = (effects - acts.logits)[..., index]
         columns: Columns = {
-            Message("layer"): layers,
-            Message("head"): heads,
+            **head_columns(change.shape),
             Message("logit of {name}", name=table_names(acts.output_names)[index]): change.ravel(),
         }
         made.append(
             Table(tr("Change of the logit of {name} with one head muted.", name=name), columns)
         )
-    if found.occlusion is not None:
-        fall: Columns = {Message("fall, percentage points"): 100 * found.occlusion.ravel()}
+    if occlusion is not None:
+        fall: Columns = {Message("fall, percentage points"): 100 * occlusion.ravel()}
         made.append(
             Table(
                 tr(
                     "Fall of the probability of {name} with a block hidden ({removal}).",
                     name=name,
-                    removal=changes.removal,
+                    removal=tr(REMOVALS[removal]),
                 ),
                 {**patch_columns(view), **fall},
             )
         )
-    if found.parts is not None and not isinstance(found.parts, str):
-        made.append(_parts_table(found.parts, name))
+    if parts is not None and not isinstance(parts, str):
+        made.append(_parts_table(parts, name))
     return made
 
 
@@ -315,11 +298,6 @@ def _parts_table(parts: "LogitParts", name: str) -> Table:
         (None, Message("embedding"), parts.embedding),
         (None, Message("biases"), parts.biases),
     ]
-    layers, named, values = zip(*others, *heads, *mlps, strict=True)
-    columns: Columns = {
-        Message("layer"): layers,
-        Message("part"): named,
-        Message("logit of {name}", name=name): np.array(values),
-    }
+    headings = (Message("layer"), Message("part"), Message("logit of {name}", name=name))
     about = tr("What each part writes for {name}; the column sums to its logit.", name=name)
-    return Table(about, columns)
+    return Table(about, columns_of(headings, [*others, *heads, *mlps]))

@@ -8,6 +8,7 @@ import streamlit as st
 
 from vitviz import plots
 from vitviz.app import settings
+from vitviz.app.cells import cells_text
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key
@@ -158,11 +159,7 @@ def values_of(view: View, instead: str) -> Values:
         captured = (acts for _, acts in results.of_samples(model, names))
         return intervention.mean_head_outputs(captured)
 
-    return results.captures().get(
-        (*model_key(model), "head outputs", instead),
-        make,
-        lambda made: sum(values.nbytes for values in made.values()),
-    )
+    return results.captures().get((*model_key(model), "head outputs", instead), make)
 
 
 def replacement() -> str:
@@ -193,5 +190,5 @@ def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
         tr("Mute layer {layer}, head {head}", layer=layer + 1, head=head + 1),
         key="mute deciding",
         on_click=settings.change,
-        kwargs={"muted": experiment.cells_text(only)},
+        kwargs={"muted": cells_text(only)},
     )

@@ -98,8 +98,7 @@ def draw_words(view: View, index: int) -> list[Table]:
     if less is not None:
         heading += Message(" minus {name}", name=columns[less])
     about = tr("Map of {name}: {path}.", name=name, path=tr(PATHS[path]))
-    grid = values.shape[0], values.shape[1]
-    return [Table(about, {**patch_columns(view, grid=grid), heading: values.ravel()})]
+    return [Table(about, {**patch_columns(view, grid=values.shape), heading: values.ravel()})]
 
 
 def _cosines(view: View, path: Any) -> np.ndarray:
@@ -109,7 +108,6 @@ def _cosines(view: View, path: Any) -> np.ndarray:
     return results.compute(
         (*view.key, "word map", path),
         lambda: word_map(view.model, view.picture.image, path=path),
-        lambda made: made.nbytes,
     )
 
 
@@ -161,7 +159,6 @@ def _parts(view: View, index: int, less: int | None) -> "LogitParts":
     return results.compute(
         (*view.key, "logit parts", index, less),
         lambda: direct_logit_attribution(view.model, view.picture.image, target),
-        lambda made: made.by_token.nbytes,
     )
 
 

@@ -18,14 +18,14 @@ from vitviz.app.shared.view import Cached, View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.control import choose, control
-from vitviz.app.widgets.data_table import Beside, Columns, Data, Table, patch_columns
+from vitviz.app.widgets.data_table import Beside, Data, Table, columns_of, patch_columns
 from vitviz.app.widgets.experiment import run_pending
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, as_percent, literal, mark, tr, tr_md, translate
 from vitviz.text import findings
-from vitviz.text.class_names import full_names, other_names, table_names
+from vitviz.text.class_names import other_names, table_names
 from vitviz.web.token_map import Frame, encode_frame, frame_shape
 
 if TYPE_CHECKING:
@@ -149,45 +149,34 @@ def _answer(view: View, title: str, side: str) -> None:
     if acts.probabilities is None:
         st.markdown(literal(class_menu.answer_words(acts, trained=view.model.trained)))
     else:
-        names, full = class_menu.names(acts), full_names(acts.output_names)
-        figure = plots.class_probabilities(acts.probabilities, names, full_names=full)
-        show(figure, key=f"answer_{side}")  # the two may be the same
+        show(class_menu.answer_figure(acts), key=f"answer_{side}")  # the two may be the same
 
 
 def _answers(views: list[View], names: list[str]) -> list[Table]:
     """Return the table of what the models answer, or none where they give embeddings alone."""
-    sides: list[object] = []
-    classes: list[object] = []
-    others: list[object] = []
-    shares: list[object] = []
-    values: list[object] = []
+    rows: list[tuple[object, ...]] = []
     for view, called in zip(views, names, strict=True):
         acts = view.acts
         if acts.scores is None:
             continue
-        order = np.arange(len(acts.scores))
-        if acts.probabilities is not None:
-            order = (-acts.probabilities).argsort(kind="stable")
-        common, other = table_names(acts.output_names), other_names(acts.output_names)
-        for index in order:
-            sides.append(called)
-            classes.append(common[index])
-            others.append(other[index])
-            score = float(acts.scores[index])
-            shares.append(100 * score if acts.probabilities is not None else np.nan)
-            values.append(score if acts.probabilities is None else np.nan)
-    if not sides:
+        classes, others = table_names(acts.output_names), other_names(acts.output_names)
+        if acts.probabilities is None:
+            values = enumerate(acts.scores.tolist())
+            rows += [(called, classes[at], others[at], np.nan, value) for at, value in values]
+        else:
+            order, shares = (-acts.scores).argsort(kind="stable"), 100 * acts.scores.astype(float)
+            rows += [(called, classes[at], others[at], float(shares[at]), np.nan) for at in order]
+    if not rows:
         return []
-    columns: Columns = {
-        Message("side"): sides,
-        Message("class"): classes,
-        **({Message("also called"): others} if any(others) else {}),
-        Message("probability, %"): shares,
-    }
-    about = tr("The answers, the most probable class first.")
-    if any(view.acts.answers == "values" for view in views):
-        columns |= {Message("value"): values}
-        about = tr("The answers. Values have no known unit, and are no probabilities.")
+    other, value = Message("also called"), Message("value")
+    headings = (Message("side"), Message("class"), other, Message("probability, %"), value)
+    columns = columns_of(headings, rows)
+    if not any(columns[other]):
+        del columns[other]
+    if not any(view.acts.answers == "values" for view in views):
+        del columns[value]
+        return [Table(tr("The answers, the most probable class first."), columns)]
+    about = tr("The answers. Values have no known unit, and are no probabilities.")
     return [Table(about, columns)]
 
 
@@ -196,20 +185,15 @@ def _other_picture(view: View) -> View | None:
     from vitviz import ModelError
 
     shown = settings.stored_text("picture") or pictures.DEFAULT
-    names = list(pictures.samples())
-    uploaded: pictures.Picture | None = st.session_state.get("uploaded")
-    titles = {name: pictures.title(name) for name in names}
-    if uploaded is not None:
-        names.insert(0, pictures.UPLOAD)
-        titles[pictures.UPLOAD] = uploaded.name
-    others = [name for name in names if name != shown]
+    titles = pictures.menu()
+    others = [name for name in titles if name != shown]
     kind = shown.split("_")[0]
     others.sort(key=lambda name: name.split("_")[0] != kind)  # samples of one kind begin alike
     settings.follow_default("other_picture", others[0])
     chosen = choose(
         "other_picture",
         tr("with"),
-        names,
+        list(titles),
         others[0],
         "bar",
         "selectbox",
@@ -266,14 +250,15 @@ def _draw_pictures(view: View, other: View) -> Compared:
         st.subheader(tr("Mutual pairs"), anchor=False)
         figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
         show(figures[0])
-    components: tuple[np.ndarray, np.ndarray] | None = None
+    components = np.empty((2, 0, count))  # of both pictures
     with coloured:
         if min(2 * count, first.shape[1]) >= CHANNELS:
             one, two, explained = inspection.joint_components(first, second)
-            components = one, two
+            components = np.stack([one.T, two.T])
             st.subheader(tr("Principal components of both together"), anchor=False)
-            shapes = tuple(points.reshape(*view.grid, CHANNELS) for points in components)
-            figures.append(plots.joint_components((shapes[0], shapes[1]), images, crops=crops))
+            shape = (*view.grid, CHANNELS)
+            pair = one.reshape(shape), two.reshape(shape)
+            figures.append(plots.joint_components(pair, images, crops=crops))
             show(figures[1])
             shares = [as_percent(share) for share in explained]
             st.markdown(
@@ -291,21 +276,20 @@ def _draw_pictures(view: View, other: View) -> Compared:
         rows, cols = np.divmod(nearest, view.grid[1])
         columns = {**patch_columns(view)}
         for place in range(k):
-            number = place + 1
-            columns[Message("row of match {number}", number=number)] = (rows[:, place] + 1).tolist()
-            columns[Message("column of match {number}", number=number)] = (
-                cols[:, place] + 1
-            ).tolist()
-            columns[Message("cosine of match {number}", number=number)] = similarity[
-                np.arange(count), nearest[:, place]
-            ].tolist()
-        columns[Message("mutual")] = mutual.tolist()
-        for channel in range(CHANNELS if components else 0):
-            assert components is not None
-            here, there = (each[:, channel].tolist() for each in components[:2])
-            number = channel + 1
-            columns[Message("component {number}", number=number)] = here
-            columns[Message("component {number} of the other picture here", number=number)] = there
+            match = {"number": place + 1}
+            columns |= {
+                Message("row of match {number}", **match): rows[:, place] + 1,
+                Message("column of match {number}", **match): cols[:, place] + 1,
+                Message("cosine of match {number}", **match): np.take_along_axis(
+                    similarity, nearest[:, [place]], axis=1
+                ).ravel(),
+            }
+        columns[Message("mutual")] = mutual
+        for number, (here, there) in enumerate(zip(*components, strict=True), start=1):
+            columns |= {
+                Message("component {number}", number=number): here,
+                Message("component {number} of the other picture here", number=number): there,
+            }
         about = tr(
             "Each patch of the first picture after layer {layer}: its most similar "
             "patches in the second, whether the first of them is mutual, and the joint "
@@ -325,14 +309,13 @@ def _draw_pictures(view: View, other: View) -> Compared:
 
 def _patch_tokens(view: View) -> np.ndarray:
     """Return the patch tokens after the layer and the final LayerNorm: (N, D)."""
-    return view.acts.tokens(view.layer + 1, normalised=True)[len(view.prefix) :]
+    return results.final_tokens(view, view.layer)[len(view.prefix) :]
 
 
 def _patch_similarity(view: View, other: View) -> np.ndarray:
     return results.compute(
         (*view.key, "cross similarity", other.picture.digest, view.layer),
         lambda: inspection.cross_similarity(_patch_tokens(view), _patch_tokens(other)),
-        lambda made: made.nbytes,
     )
 
 
@@ -353,7 +336,6 @@ def _draw_linked_maps(
     frames = results.compute(
         (*view.key, "compared", other.picture.digest, view.layer),
         encoded,
-        lambda made: sum(frame.nbytes for frame in made),
     )
     version = (view.layer, view.picture.digest)
     layer = tr("layer {layer}", layer=view.layer + 1)

@@ -11,13 +11,20 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.shared import models, results
-from vitviz.app.shared.view import MEAN, View, placed_grid, token_text
-from vitviz.app.widgets.control import control
-from vitviz.app.widgets.counts import COUNTS, choose_counts
-from vitviz.app.widgets.data_table import SCALES, Table
+from vitviz.app.shared.view import View, head_name, placed_grid
+from vitviz.app.widgets.control import draw_head_menu
+from vitviz.app.widgets.counts import COUNTS, choose_counts, titles_of
+from vitviz.app.widgets.data_table import SCALES, Table, columns_of, head_columns, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
+from vitviz.app.widgets.token_map import (
+    committed_head,
+    committed_query,
+    mount,
+    sent_picture,
+    sent_query,
+    take_commit,
+)
 from vitviz.common.images import Crop
 from vitviz.common.language import Message, tr, tr_md, translate
 from vitviz.common.query import Grid
@@ -117,8 +124,7 @@ def draw_model_pair(
             )
         view, other = (replace(one, head=None) for one in (view, other))
     elif heads[0] > 1:
-        options = [MEAN, *range(1, heads[0] + 1)]
-        control("head", tr("Head"), options, "bar", "selectbox", _head_words, width=180)
+        draw_head_menu(heads[0])
     both = (view, other)
     for words in dict.fromkeys(refusals):
         st.info(words)
@@ -142,32 +148,26 @@ def draw_model_pair(
         area = (*crops[:, :2].min(axis=0).tolist(), *crops[:, 2:].max(axis=0).tolist())
         for place, one, called, side in zip(columns, both, names, ("left", "right"), strict=True):
             with place:
-                depth = tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
-                caption = translate(called), depth
+                caption = translate(called), one.layer_name
                 _draw_linked_map(one, side, mean, counts, caption, area)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
-    figures = (_distance_figure(both, names, measured),) if measured else ()
+    figures = (_distance_figure(names, measured),) if measured else ()
 
     def tables() -> list[Table]:
         made = [] if refusals else [_map_table(view, other, names, counts)]
-        return made + ([_distance_table(both, names, measured)] if measured else [])
+        return made + ([_distance_table(names, measured)] if measured else [])
 
-    head = _head_words(MEAN if view.head is None else view.head + 1)
     line = (
-        *([] if refusals else [head]),
+        *([] if refusals else [head_name(view.head)]),
         tr("beside {provenance}", provenance=tr(other.model.provenance)),
-        tr("layer {layer} of {depth}", layer=other.layer + 1, depth=other.acts.depth),
-        *([] if refusals else [SCALES[scale_of(view)]]),
+        other.layer_name,
+        *([] if refusals else [tr(SCALES[scale_of(view)])]),
         *([] if counts == "weights" else [tr(COUNTS[counts])]),
         view.picture.name,
     )
     return Compared(" · ".join(line), tables, found, figures)
-
-
-def _head_words(head: str | int) -> str:
-    return tr("mean of heads") if head == MEAN else tr("head {head}", head=head)
 
 
 def _attentionless(view: View) -> bool:
@@ -196,9 +196,7 @@ def _draw_linked_map(
         return replace(frame, index=0)
 
     results.check_message(count_map_bytes(view.acts, [view.layer]))
-    frame = results.compute(
-        (*view.key, "compared", view.layer, mean, counts), make, lambda made: made.nbytes
-    )
+    frame = results.compute((*view.key, "compared", view.layer, mean, counts), make)
     shape = frame_shape(view.acts, view.layer)
     alone = frame.codes.shape[0] == 1
     linked_map(
@@ -207,7 +205,7 @@ def _draw_linked_map(
         replace(shape, heads=1) if mean else shape,
         name=side,
         kind="share",
-        title=_title(view, counts),
+        title=titles_of(counts)[view.style.direction],
         map_name=tr("layer {layer}", layer=view.layer + 1)
         + (tr(", mean of heads") if alone and mean else ""),
         version=(view.layer, mean, counts),
@@ -216,22 +214,13 @@ def _draw_linked_map(
     )
 
 
-def _title(view: View, counts: "Of") -> str:
-    """Return the title of a map, by what it counts and which way."""
-    row = view.style.direction == "row"
-    if counts == "weights":
-        return tr("What it attends to") if row else tr("Who attends to it")
-    return tr("What is added to it") if row else tr("What it adds to others")
-
-
 def _map(view: View, counts: "Of") -> tuple[np.ndarray, Crop]:
     """Return the shares of each patch (rows, cols), of the head or the mean, and where they lie."""
     acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
     grid = described.key_grid if row else described.query_grid
-    shares = results.query_shares(view, counts)
-    shown = shares.mean(axis=0) if view.head is None else shares[view.head]
-    return shown[-grid[0] * grid[1] :].reshape(grid), acts.crop_of(view.layer, keys=row)
+    shares = view.of_head(results.query_shares(view, counts))
+    return shares[-grid[0] * grid[1] :].reshape(grid), acts.crop_of(view.layer, keys=row)
 
 
 def _correlation(view: View, other: View, counts: "Of") -> tuple[float, Grid]:
@@ -242,7 +231,6 @@ def _correlation(view: View, other: View, counts: "Of") -> tuple[float, Grid]:
 def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> Table:
     (values, crop), (others, other_crop) = _map(view, counts), _map(other, counts)
     first, second = inspection.common_maps(values, others, crop=crop, other_crop=other_crop)
-    rows, cols = np.indices(first.shape).reshape(2, -1) + 1
     return Table(
         tr(
             "The maps of {query} in the grid in which they are compared: the mean share "
@@ -251,8 +239,7 @@ def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> T
             correlation=_correlation(view, other, counts)[0],
         ),
         {
-            Message("row"): rows,
-            Message("column"): cols,
+            **patch_columns(view, grid=first.shape),
             Message("{name}, {unit}", name=names[0], unit="%"): 100 * first.ravel(),
             Message("{name} (other), {unit}", name=names[1], unit="%"): 100 * second.ravel(),
         },
@@ -260,8 +247,7 @@ def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> T
 
 
 def _distances(view: View) -> _Distances:
-    found, equal = results.distances(view)
-    return _Distances(found, equal, max(view.model.preprocess.input_size))
+    return _Distances(*results.distances(view), max(view.model.preprocess.input_size))
 
 
 def _alike(measured: Sequence[_Distances]) -> bool:
@@ -270,27 +256,21 @@ def _alike(measured: Sequence[_Distances]) -> bool:
     return first == second
 
 
-def _unit(measured: Sequence[_Distances]) -> tuple[str, list[float]]:
-    """Return the unit in which both are compared, and what a pixel of each is in it."""
+def _in_one_unit(measured: Sequence[_Distances]) -> tuple[str, np.ndarray, np.ndarray]:
+    """Return the unit in which both are compared, and the distances (layers, heads) in it."""
+    first, second = (results.pad_heads(one.heads) for one in measured)
     if measured[0].side == measured[1].side:
-        return "px", [1.0, 1.0]
-    return Message("% of the side"), [100 / one.side for one in measured]
+        return "px", first, second
+    return (
+        Message("% of the side"),
+        100 * first / measured[0].side,
+        100 * second / measured[1].side,
+    )
 
 
-def _table_of(one: _Distances, pixel: float) -> np.ndarray:
-    """Return an array (layers, most heads of a layer), NaN where a layer has fewer."""
-    table = np.full((len(one.heads), max(map(len, one.heads))), np.nan)
-    for layer, heads in enumerate(one.heads):
-        table[layer, : len(heads)] = pixel * np.asarray(heads)
-    return table
-
-
-def _distance_figure(
-    both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
-) -> "go.Figure":
-    unit, pixels = _unit(measured)
+def _distance_figure(names: Sequence[str], measured: Sequence[_Distances]) -> "go.Figure":
     if _alike(measured):
-        first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
+        unit, first, second = _in_one_unit(measured)
         st.subheader(
             tr("How much farther each head attends on the right than on the left"), anchor=False
         )
@@ -313,13 +293,11 @@ def _distance_figure(
 
 
 def _mean(heads: np.ndarray) -> float:
-    known = np.asarray(heads)[np.isfinite(heads)]
-    return float(known.mean()) if len(known) else float("nan")
+    finite = heads[np.isfinite(heads)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
-def _distance_table(
-    both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
-) -> Table:
+def _distance_table(names: Sequence[str], measured: Sequence[_Distances]) -> Table:
     if not _alike(measured):
         rows = [
             (name, layer, _mean(heads), 100 * _mean(heads) / one.side)
@@ -332,16 +310,12 @@ def _distance_table(
             Message("mean distance, px of its input"),
             Message("mean distance, % of the side"),
         )
-        columns = dict(zip(named, map(list, zip(*rows, strict=True)), strict=True))
-        return Table(tr("Mean attention distance of each layer's heads."), columns)
-    unit, pixels = _unit(measured)
-    first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
-    layer, head = np.indices(first.shape).reshape(2, -1) + 1
+        return Table(tr("Mean attention distance of each layer's heads."), columns_of(named, rows))
+    unit, first, second = _in_one_unit(measured)
     return Table(
         tr("Mean attention distance of each head, and the second's minus the first's."),
         {
-            Message("layer"): layer,
-            Message("head"): head,
+            **head_columns(first.shape),
             Message("{name}, {unit}", name=names[0], unit=unit): first.ravel(),
             Message("{name} (other), {unit}", name=names[1], unit=unit): second.ravel(),
             Message("difference, {unit}", unit=unit): (second - first).ravel(),
@@ -395,28 +369,14 @@ def linked_map(
     """
     key, asked = f"token_map_compare_{name}", asked or view
     patches_only = kind == "cosine"
-    query = -1 if asked.query is None else asked.query
-    if patches_only:
-        patch = asked.query_patch
-        query = shape.home if patch is None else patch_number(shape.grid, patch)
-
     pictures = dict.fromkeys((asked.picture.name, view.picture.name))
 
     def commit() -> None:
-        committed = st.session_state[key]["commit"]
-        st.session_state.map_version = committed["version"]
-        number = int(committed["query"])
-        layer = asked.acts.layers[asked.layer]
-        st.session_state.query_grid = placed_grid(asked.picture, asked.acts, asked.layer)
-        if not patches_only:
-            head = "mean" if committed["head"] < 0 else committed["head"] + 1
-            if shape.heads > 1:
-                settings.change(head=head)
-            settings.change(query=token_text(layer, number))
-        elif committed["pinned"]:
-            settings.change(query=token_text(layer, len(layer.prefix) + number))
-        elif asked.query_patch is not None:  # let go: back to the token that is no patch
-            settings.change(query=token_text(layer, default_query(asked.acts, layer)))
+        committed = take_commit(key)
+        changes = committed_query(asked, asked.layer, committed, patches_only=patches_only)
+        if shape.heads > 1:
+            changes["head"] = committed_head(committed)
+        settings.change(**changes)
 
     stack_id = "-".join(map(str, (name, kind, *view.key, *version, view.style.seen)))
     mount(
@@ -426,7 +386,7 @@ def linked_map(
             "state": {
                 "frame": 0,
                 "head": -1 if view.head is None else view.head,
-                "query": query,
+                "query": sent_query(asked, shape, patches_only=patches_only),
                 "pinned": asked.query_patch is not None,
                 "direction": "row" if patches_only else view.style.direction,
                 "view": "heat",

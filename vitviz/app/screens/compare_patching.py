@@ -61,10 +61,6 @@ class Found:
     parts: tuple[str, ...]
     left_out: int
 
-    @property
-    def nbytes(self) -> int:
-        return self.effects.nbytes
-
 
 @lesson.part("patching")
 def draw(view: View, other: View) -> tuple[list[Table], Pending | None]:

@@ -1,41 +1,38 @@
 """The page Distance: mean attention distance of every head, and one head in detail."""
 
-import json
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings
+from vitviz.app import records, settings
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.classroom import Question
-from vitviz.app.shared.view import MEAN, View, model_key
+from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson, prediction, profiles
-from vitviz.app.widgets.control import choose, control
+from vitviz.app.widgets.control import choose, draw_head_menu
 from vitviz.app.widgets.counts import COUNTS, choose_counts
-from vitviz.app.widgets.data_table import Columns, Data, Table
+from vitviz.app.widgets.data_table import Columns, Data, Table, columns_of, head_columns
 from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
-from vitviz.common.language import Message, mark, patch_name, tr, tr_md
+from vitviz.common.language import Message, capitalize, mark, patch_name, tr, tr_md
 from vitviz.plots.maps import query_map
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.web.token_map import KINDS
-from vitviz.zoo.checkpoints import assets
 
 if TYPE_CHECKING:
     from vitviz import Activations, Profile
     from vitviz.activations.activations import Of
     from vitviz.intervention import Progress
 
-BESIDE = ("none", "recorded", "cnn", "both")
 Variant = Literal["renormalised", "paper"]
 #: By layer, from 0, what was found there; a layer in which it cannot be told has its reason.
 Sinks = dict[int, "inspection.Sinks | str"]
@@ -45,8 +42,7 @@ _ROWS: dict[Variant, str] = {
     "renormalised": mark("patches only, renormalised"),
     "paper": mark("as commonly implemented"),  # no text of the paper says how CLS was treated
 }
-_DOTS, _MAP = "distance_dots", "distance_map"
-VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
+VARIANTS = tuple(_ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +96,6 @@ class Survey:
     histogram: np.ndarray
     offsets: np.ndarray
 
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
-
 
 Surveys = dict[Variant, Survey]
 
@@ -111,8 +103,6 @@ Surveys = dict[Variant, Survey]
 @lesson.part("profile")
 def choose_reference(view: View, variant: Variant) -> Behind | None:
     """Return what stands behind the dots, by a menu where the model has a profile."""
-    if not profiles.fitting_profiles(view.model):
-        return None
     profile = profiles.choose_profile(view, "settings", tr("Behind the dots"))
     if profile is None:
         return None
@@ -195,7 +185,7 @@ def page(view: View) -> Data | None:
     draw_finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = places().stage.columns([7, 5])
     counts = choose_counts(view)
-    sinks = _find_sinks(view) if over == "image" else None
+    sinks: Sinks | None = find_result(view, "sinks of layers") if over == "image" else None
     with dots:
         _dots(view, survey, behind, sinks, guess.answer if guess else None)
         if guess is not None:
@@ -223,11 +213,9 @@ def page(view: View) -> Data | None:
 
 def _by_layer(view: View) -> Data:
     """Draw the page for models whose layers have different tokens or windows: the dots alone."""
-    found, equal = results.distances(view)
-    num_heads = [len(heads) for heads in found]
-    distance = np.full((len(found), max(num_heads)), np.nan)
-    for layer, heads in enumerate(found):
-        distance[layer, : len(heads)] = heads
+    by_layer, equal = results.distances(view)
+    num_heads = [len(heads) for heads in by_layer]
+    distance = results.pad_heads(by_layer)
     behind = choose_reference(view, VARIANTS[0])
     figure = plots.attention_distance(
         distance,
@@ -239,7 +227,7 @@ def _by_layer(view: View) -> Data:
         behind=behind.drawn if behind else None,
     )
     with places().stage:
-        show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
+        show(figure, key="distance_dots", on_click=partial(_go, distance.shape[1]))
     compare_with_reference(view, behind, distance, tr("On this picture"))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
@@ -266,16 +254,7 @@ def _by_layer(view: View) -> Data:
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
-    heads = view.acts.layers[view.layer].num_heads
-    control(  # `head` is a shared setting, read in controls.py
-        "head",
-        tr("Head"),
-        [MEAN, *range(1, heads + 1)],
-        "bar",
-        "selectbox",
-        lambda head: tr("mean of heads") if head == MEAN else tr("head {head}", head=head),
-        width=180,
-    )
+    draw_head_menu(view.acts.layers[view.layer].num_heads)
     sources = {
         "image": tr("this picture"),
         "samples": tr("{samples} samples", samples=len(pictures.samples())),
@@ -283,21 +262,12 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
     over = choose(
         "over",
         tr("Measured on"),
-        list(sources),
+        sources,
         "image",
         "settings",
-        words=sources.__getitem__,
     )
     variant = choose("variant", tr("Rows of A"), _ROWS, VARIANTS[0], "settings")
     return over, variant, choose_reference(view, variant)
-
-
-@st.cache_data
-def _record() -> dict[str, Any]:
-    """Draw the distances that were measured with a model which is not shipped."""
-    file = assets() / "curves" / "distance_vit_s14.json"
-    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return record
 
 
 def _choose_comparisons() -> list[str]:
@@ -308,15 +278,14 @@ def _choose_comparisons() -> list[str]:
         "cnn": tr("a CNN"),
         "both": tr("both"),
     }
-    label, words = tr("Show beside it"), names.__getitem__
-    chosen = choose("beside", label, BESIDE, BESIDE[0], "settings", words=words)
+    chosen = choose("beside", tr("Show beside it"), names, "none", "settings")
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 
 def _dots(
     view: View, survey: Survey, behind: Behind | None, sinks: Sinks | None, guess: int | None
 ) -> None:
-    acts, record, beside = view.acts, _record(), _choose_comparisons()
+    acts, record, beside = view.acts, records.read("distance_vit_s14"), _choose_comparisons()
     marks = {
         tr(name): [layer for layer, one in (sinks or {}).items() if getattr(one, kind, ())]
         for kind, name in _SINKS.items()
@@ -336,7 +305,7 @@ def _dots(
     )
     if guess is not None:
         figure = plots.with_guessed_layer(figure, guess)
-    show(figure, key=_DOTS, on_click=partial(_go, acts.num_heads))
+    show(figure, key="distance_dots", on_click=partial(_go, acts.num_heads))
     if "recorded" in beside:
         st.markdown(tr("Squares: {record}", record=tr(record["about"])))
     if "cnn" in beside:
@@ -349,26 +318,17 @@ def _dots(
         )
 
 
-def _go(heads: int) -> None:
+def _go(heads: int, points: Points) -> None:
     """Select the head whose dot was clicked."""
-    for point in st.session_state[_DOTS].selection.points:
+    for point in points:
         if point.get("curve_number", 0):
             continue  # a mark, or a dot of another model
         layer, head = divmod(point["point_index"], heads)
         settings.change(layer=layer + 1, head=head + 1)
 
 
-_SINKS_CALLED = "sinks of layers"
-
-
-def _find_sinks(view: View) -> Sinks | None:
-    """Return the no-op sinks and broadcasts of the picture; None where nobody asked for them."""
-    found: Sinks | None = find_result(view, _SINKS_CALLED)
-    return found
-
-
 @lesson.part("sinks")
-def _draw_sinks(view: View, found: Sinks | None, behind: Behind | None) -> Pending | None:
+def _draw_sinks(view: View, sinks: Sinks | None, behind: Behind | None) -> Pending | None:
     """Name no-op sinks and broadcasts, or draw the button that looks for them."""
     from vitviz import ModelError
 
@@ -379,33 +339,28 @@ def _draw_sinks(view: View, found: Sinks | None, behind: Behind | None) -> Pendi
                 {tr(name): counts[kind] for kind, name in _SINKS.items()}, counts["pictures"]
             )
         )
-    if found is not None:
-        told = {layer + 1: one for layer, one in found.items() if not isinstance(one, str)}
-        refused = {one for one in found.values() if isinstance(one, str)}
-        if told:
-            st.markdown(
-                "\n".join(
-                    f"- {sign} {sentence}"
-                    for sign, sentence in zip(
-                        "▽☆", findings.sinks_by_layer(told, view.grid[1], view.prefix), strict=True
-                    )
-                )
-            )
-        for words in sorted(refused):
+    if sinks is not None:
+        by_layer = {layer + 1: one for layer, one in sinks.items() if not isinstance(one, str)}
+        refusals = {one for one in sinks.values() if isinstance(one, str)}
+        if by_layer:
+            sentences = findings.sinks_by_layer(by_layer, view.grid[1], view.prefix)
+            lines = zip("▽☆", sentences, strict=True)
+            st.markdown("\n".join(f"- {sign} {sentence}" for sign, sentence in lines))
+        for words in sorted(refusals):
             st.info(words)
         return None
 
     def make(progress: "Progress") -> Sinks:
-        found: Sinks = {}
+        by_layer: Sinks = {}
         for layer in range(view.acts.depth):
             progress(layer, view.acts.depth)
             try:
-                found[layer] = results.sinks(view, layer)
+                by_layer[layer] = results.sinks(view, layer)
             except ModelError as error:
-                found[layer] = tr_md(error)
-        return found
+                by_layer[layer] = tr_md(error)
+        return by_layer
 
-    return run_button(view, tr("Find no-op sinks and broadcasts"), (_SINKS_CALLED,), make)
+    return run_button(view, tr("Find no-op sinks and broadcasts"), ("sinks of layers",), make)
 
 
 @lesson.part("extremes")
@@ -453,59 +408,39 @@ def _map(view: View, counts: "Of") -> None:
     query = view.query_patch or middle(view.grid)
     token = len(view.prefix) + patch_number(view.grid, query)
     shares = results.row_shares(view, counts, view.layer)[:, token, len(view.prefix) :]
-    shares = shares.reshape(-1, *view.grid)
-    shown = shares.mean(axis=0) if view.head is None else shares[view.head]
+    shares = view.of_head(shares.reshape(-1, *view.grid))
     image, crop = results.photo(view), view.acts.crop
     left, top, right, bottom = crop
     if image.width > image.height:  # of a wide picture what the model saw alone
         image = image.crop((round(left), round(top), round(right), round(bottom)))
         crop = (0.0, 0.0, right - left, bottom - top)
-    name = tr(
-        "{head}: attention from the patch at {patch}",
-        head=_head_name(view, capital=True),
-        patch=patch_name(*query),
-    )
+    head, patch = capitalize(view.place), patch_name(*query)
+    name = tr("{head}: attention from the patch at {patch}", head=head, patch=patch)
     if counts != "weights":
-        name = tr(
-            "{head}: {what}, of the patch at {patch}",
-            head=_head_name(view, capital=True),
-            what=tr(COUNTS[counts]),
-            patch=patch_name(*query),
-        )
+        what = tr(COUNTS[counts])
+        name = tr("{head}: {what}, of the patch at {patch}", head=head, what=what, patch=patch)
 
-    def choose_patch() -> None:
-        for point in st.session_state[_MAP].selection.points:
-            row, col = divmod(point["point_index"], cols)
-            settings.change(query=f"{row + 1}.{col + 1}")
+    def choose_patch(points: Points) -> None:
+        row, col = divmod(points[0]["point_index"], cols)
+        settings.change(query=f"{row + 1}.{col + 1}")
 
-    words = tr(
-        "**{head}**, from {patch}; click another patch",
-        head=_head_name(view, capital=True),
-        patch=patch_name(*query),
-    )
+    words = tr("**{head}**, from {patch}; click another patch", head=head, patch=patch)
     if counts != "weights":
         words += f" · {tr(COUNTS[counts])}"
     st.markdown(words)
     show(
-        query_map(shown, image, crop=crop, query=query, name=name),
-        key=_MAP,
+        query_map(shares, image, crop=crop, query=query, name=name),
+        key="distance_map",
         on_click=choose_patch,
     )
-
-
-def _head_name(view: View, *, capital: bool = False) -> str:
-    name = tr("layer {layer}, ", layer=view.layer + 1) + (
-        tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
-    )
-    return f"{name[0].upper()}{name[1:]}" if capital else name
 
 
 def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
     """Draw the chosen head or the mean of heads: numbers, histogram, map of offsets."""
     acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
-    name = _head_name(view)
+    name = view.place
     distance = mean(survey.distance[:, *here].T)  # one number a picture
-    st.markdown(f"**{_head_name(view, capital=True)}**: {_facts(view, survey, distance, behind)}")
+    st.markdown(f"**{capitalize(name)}**: {_facts(view, survey, distance, behind)}")
     width = float(np.min(acts.patch_size))
     histogram = plots.distance_histogram(
         mean(survey.histogram[here]),
@@ -564,10 +499,8 @@ def _usual(view: View, behind: Behind) -> str:
 
 def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     distance, deviation = mean(survey.distance), spread(survey.distance)
-    layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
     columns: Columns = {
-        Message("layer"): layers,
-        Message("head"): heads,
+        **head_columns(distance.shape),
         Message("distance, px"): distance.ravel(),
         Message("standard deviation (n - 1), px"): deviation.ravel(),
         Message("on prefix tokens, %"): 100 * survey.prefix_mass.mean(axis=0).ravel(),
@@ -605,8 +538,7 @@ def _sinks_tables(view: View, sinks: Sinks) -> list[Table]:
     )
     if not rows:
         return []
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    return [Table(tr("Keys that are no-op sinks or broadcasts."), columns)]
+    return [Table(tr("Keys that are no-op sinks or broadcasts."), columns_of(names, rows))]
 
 
 def _prefix_name(view: View) -> str:
@@ -615,7 +547,7 @@ def _prefix_name(view: View) -> str:
 
 def of_picture(acts: "Activations", key: Sequence[Hashable]) -> Surveys:
     """Measure both variants of the distance on one picture, cached."""
-    return results.compute((*key, "distances"), lambda: _measure(acts), _survey_bytes)
+    return results.compute((*key, "distances"), lambda: _measure(acts))
 
 
 def of_samples(view: View) -> Surveys:
@@ -630,7 +562,7 @@ def of_samples(view: View) -> Surveys:
         return {variant: _stack([one[variant] for one in found]) for variant in VARIANTS}
 
     key = (*view.key[:2], "distances", "samples")
-    return results.captures().get(key, make, _survey_bytes)
+    return results.captures().get(key, make)
 
 
 def _measure(acts: "Activations") -> Surveys:
@@ -694,10 +626,6 @@ def _stack(found: Sequence[Survey]) -> Survey:
         histogram=mean(np.stack([one.histogram for one in found])),
         offsets=mean(np.stack([one.offsets for one in found])),
     )
-
-
-def _survey_bytes(surveys: Surveys) -> int:
-    return sum(survey.nbytes for survey in surveys.values())
 
 
 def mean(values: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.screens import explain_curves, explain_recorded
+from vitviz.app.screens.explain_recorded import OF_NO_CLASS, label, marked_label
 from vitviz.app.settings import text_setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, describe_reading
@@ -26,11 +27,6 @@ from vitviz.text.class_names import table_names
 if TYPE_CHECKING:
     from vitviz.intervention import Progress
 
-#: Maps that know no class, which are judged like those that do.
-OF_ATTENTION = {
-    "rollout": explain_recorded.OF_NO_CLASS["rollout"],
-    "last": explain_recorded.OF_NO_CLASS["attention"],
-}
 FEW = 4  # passes of a map that is drawn without being asked for
 LEAST = 3  # patches, of which a correlation says something
 
@@ -77,11 +73,11 @@ def page(view: View) -> Data | None:
             with place:
                 _draw(view, maps)
         for name, refusal in maps.refusals.items():
-            st.info(f"**{literal(_label(name))}**: {refusal}")
+            st.info(f"**{literal(label(name))}**: {refusal}")
     _say_how_alike(maps)
     curves: dict[str, explain_curves.Pair] = {}
     if maps.values and lesson.shows("curves"):
-        named = {_marked_label(name): each for name, each in maps.values.items()}
+        named = {marked_label(name): each for name, each in maps.values.items()}
         curves, pending = explain_curves.draw(view, named, index, removal)
         maps.pending.extend([pending] if pending else [])
     _explain(view, maps, index)
@@ -107,17 +103,7 @@ def _labels(view: View) -> dict[str, str]:
     from vitviz.attribution import METHODS
 
     labels = {name: method.label for name, method in METHODS.items()}
-    return labels | (OF_ATTENTION if view.acts.all_to_all else {})
-
-
-def _label(name: str) -> str:
-    return tr(_marked_label(name))
-
-
-def _marked_label(name: str) -> str:
-    from vitviz.attribution import METHODS
-
-    return OF_ATTENTION.get(name) or METHODS[name].label
+    return labels | (OF_NO_CLASS if view.acts.all_to_all else {})
 
 
 def _passes(name: str) -> int:
@@ -132,7 +118,7 @@ def _choose_maps(view: View) -> list[str]:
     usual = " ".join(name for name in labels if _passes(name) <= FEW)
 
     def fits(text: str) -> bool:
-        return bool(text.split()) and set(text.split()) <= {*labels, *OF_ATTENTION}
+        return bool(text.split()) and set(text.split()) <= {*labels, *OF_NO_CLASS}
 
     text = text_setting("maps", fits, usual)
     chosen = [name for name in labels if name in text.split()]
@@ -167,8 +153,8 @@ def _add(view: View, maps: Maps, name: str, index: int) -> None:
     if found is not None:
         maps.values[name] = found
         return
-    label = tr("{method} ({passes} passes)", method=_label(name), passes=_passes(name))
-    pending = run_button(view, label, _cache_key(name, index), partial(_run, view, name, index))
+    words = tr("{method} ({passes} passes)", method=label(name), passes=_passes(name))
+    pending = run_button(view, words, _cache_key(name, index), partial(_run, view, name, index))
     if pending is not None:
         maps.pending.append(pending)
 
@@ -186,7 +172,7 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
         When the method is not defined for the model.
     """
     acts = view.acts
-    if name in OF_ATTENTION:
+    if name in OF_NO_CLASS:
         measured = results.measurements(view)
         if name == "last":
             last: np.ndarray = measured.query_attention[-1].mean(axis=0)
@@ -200,19 +186,13 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
         with st.spinner(tr("One pass forward and one back …")):
             return _run(view, name, index)
 
-    return results.compute((*view.key, *_cache_key(name, index)), make, lambda made: made.nbytes)
+    return results.compute((*view.key, *_cache_key(name, index)), make)
 
 
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
     from vitviz.attribution import METHODS
-    from vitviz.model.inputs import prepare
 
-    prepared = results.compute(  # once for all maps and classes
-        (*view.key, "prepared"),
-        lambda: prepare(view.model, view.picture.image),
-        lambda made: made.x.nbytes,
-    )
-    return METHODS[name](view.model, prepared, index, progress=progress)
+    return METHODS[name](view.model, results.prepared(view), index, progress=progress)
 
 
 def _draw(view: View, maps: Maps) -> None:
@@ -220,10 +200,10 @@ def _draw(view: View, maps: Maps) -> None:
     (image, crop), ranks = results.seen_part(view), maps.ranks
     query = view.query_patch if view.acts.all_to_all else None
     figure = plots.ranked_maps(
-        {_label(name): each for name, each in ranks.items()},
+        {label(name): each for name, each in ranks.items()},
         image,
         crop=crop,
-        values={_label(name): each for name, each in maps.values.items()},
+        values={label(name): each for name, each in maps.values.items()},
         patch=query,
     )
     with st.container(key="swipe" if len(ranks) > 1 else None):
@@ -245,11 +225,11 @@ def _say_how_alike(maps: Maps) -> None:
         tr_md(
             "Most alike are the ranks of {one} and {other} (correlation {like:.2f}), least those "
             "of {third} and {fourth} ({unlike:.2f}).",
-            one=_label(most[0]),
-            other=_label(most[1]),
+            one=label(most[0]),
+            other=label(most[1]),
             like=known[most],
-            third=_label(least[0]),
-            fourth=_label(least[1]),
+            third=label(least[0]),
+            fourth=label(least[1]),
             unlike=known[least],
         )
     )
@@ -281,7 +261,7 @@ def _explain(view: View, maps: Maps, index: int) -> None:
         lines.append(
             tr_md(
                 "- **{method}**: {explanation} Largest: row {row}, column {col}, {largest}.",
-                method=_label(which),
+                method=label(which),
                 explanation=Markdown(explanation),
                 row=row + 1,
                 col=col + 1,
@@ -307,10 +287,9 @@ def _of_attention(view: View, name: str) -> str:
 
 def _table(view: View, maps: Maps, name: str) -> Table:
     ranks = maps.ranks
-    grid = next(iter(ranks.values())).shape
     columns: Columns = {}
     for which, values in maps.values.items():
-        label = Message(_marked_label(which))
+        label = Message(marked_label(which))
         columns[Message("{map}", map=label)] = values.ravel()
         columns[Message("{map}, rank", map=label)] = ranks[which].ravel()
     about = tr(
@@ -318,4 +297,4 @@ def _table(view: View, maps: Maps, name: str) -> Table:
         "with a smaller value.",
         name=name,
     )
-    return Table(about, {**patch_columns(view, grid=(grid[0], grid[1])), **columns})
+    return Table(about, {**patch_columns(view, grid=next(iter(ranks.values())).shape), **columns})

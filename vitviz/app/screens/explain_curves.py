@@ -114,12 +114,8 @@ def _compute(
         pair: Pair = (deleted, inserted)
         # Each pair is kept, also if the rest is cancelled.
         key = (*view.key, *_cache_key(name, index, removal))
-        results.captures().get(key, partial(_keep, pair), lambda pair: 1000)
+        results.captures().get(key, partial(tuple, pair))
     return len(missing)
-
-
-def _keep(pair: "Pair") -> "Pair":
-    return pair
 
 
 def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Removal") -> None:

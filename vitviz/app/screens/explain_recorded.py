@@ -9,7 +9,7 @@ from vitviz.app.screens.explain_curves import RANDOM
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson
-from vitviz.app.widgets.data_table import Columns, Table
+from vitviz.app.widgets.data_table import Table, columns_of
 from vitviz.app.widgets.experiment import REMOVALS
 from vitviz.app.widgets.figure import show
 from vitviz.common.language import Message, mark, tr, tr_md
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vitviz.intervention import Removal
     from vitviz.profiling import Faithfulness
 
-#: Maps that know no class, as they are called in the recorded figures.
-OF_NO_CLASS = {"rollout": mark("rollout"), "attention": mark("attention of the last layer")}
+#: Maps that know no class, by their names in the address.
+OF_NO_CLASS = {"rollout": mark("rollout"), "last": mark("attention of the last layer")}
 #: Measures in the order in which they are drawn: name, unit, and what is good.
 MEASURES = {
     "deletion": (mark("Deletion"), mark("area"), mark("less is better")),
@@ -62,9 +62,7 @@ def find_recorded(view: View) -> "Faithfulness | None":
         found = load_faithfulness(paths[view.model.name])
         return found if fits(found, view.model) else None
 
-    return results.captures().get(
-        (*model_key(view.model), "recorded maps"), make, lambda made: 100_000
-    )
+    return results.captures().get((*model_key(view.model), "recorded maps"), make)
 
 
 @lesson.part("recorded")
@@ -98,10 +96,10 @@ def _draw_measures(found: "Faithfulness", removal: "Removal") -> None:
         ):
             by_map = found.means[measure].items()
             figure = plots.judged_maps(
-                {_label(name): (mean, low, high) for name, (mean, low, high, _) in by_map},
+                {label(name): (mean, low, high) for name, (mean, low, high, _) in by_map},
                 measure=title,
                 unit=unit,
-                better=[_label(name) for name in _better(found, measure)],
+                better=[label(name) for name in _better(found, measure)],
                 chance=tr(RANDOM),
                 logarithmic=measure == "seconds",
             )
@@ -129,16 +127,17 @@ def _choose_measures(found: "Faithfulness", removal: "Removal") -> list[tuple[st
     return chosen
 
 
-def _label(name: str) -> str:
-    return tr(_marked_label(name))
+def label(name: str) -> str:
+    """Return what a map is called on screen."""
+    return tr(marked_label(name))
 
 
-def _marked_label(name: str) -> str:
+def marked_label(name: str) -> str:
+    """Return the marked name of a map, also by its name in a record."""
     from vitviz.attribution import METHODS
 
-    if name == "random":
-        return RANDOM
-    return OF_NO_CLASS.get(name) or METHODS[name].label
+    others = {**OF_NO_CLASS, "attention": OF_NO_CLASS["last"], "random": RANDOM}
+    return others.get(name) or METHODS[name].label
 
 
 def _better(found: "Faithfulness", measure: str) -> list[str]:
@@ -178,7 +177,7 @@ def _about(found: "Faithfulness") -> str:
 def _judge(found: "Faithfulness", measure: str, title: str) -> str:
     """Say which maps are no better than chance, and whether one is better than all others."""
     by_map, better = found.means[measure], _better(found, measure)
-    listed = ", ".join(_label(name) for name in by_map if name not in {*better, "random"})
+    listed = ", ".join(label(name) for name in by_map if name not in {*better, "random"})
     words = tr_md("- **{measure}**:", measure=title)
     if measure in CORRELATIONS:
         same = tr_md(" These do not change: {maps}.", maps=listed)
@@ -189,13 +188,13 @@ def _judge(found: "Faithfulness", measure: str, title: str) -> str:
     winner = found.winner(measure)
     if winner is None:
         return words + tr_md(" No map is clearly better than all others.")
-    return words + tr_md(" {map} is better than all others.", map=_label(winner))
+    return words + tr_md(" {map} is better than all others.", map=label(winner))
 
 
 def table(found: "Faithfulness") -> Table:
     """Return all recorded means with their intervals."""
     rows = [
-        (measure, Message(_marked_label(name)), *interval)
+        (measure, Message(marked_label(name)), *interval)
         for measure, by_map in found.means.items()
         for name, interval in by_map.items()
     ]
@@ -207,7 +206,6 @@ def table(found: "Faithfulness") -> Table:
         Message("95 % interval, high"),
         Message("pictures"),
     )
-    columns: Columns = dict(zip(headings, map(list, zip(*rows, strict=True)), strict=True))
     about = found.about
     record = tr(
         "{provenance} · {count:,} pictures of {source} · recorded with vitviz {version}, of "
@@ -218,4 +216,8 @@ def table(found: "Faithfulness") -> Table:
         version=about["versions"]["vitviz"],
         sha256=about["weights_sha256"],
     )
-    return Table(tr("How the maps of the answers fare over many pictures."), columns, record)
+    return Table(
+        tr("How the maps of the answers fare over many pictures."),
+        columns_of(headings, rows),
+        record,
+    )

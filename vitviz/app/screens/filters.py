@@ -1,6 +1,5 @@
 """The page Filters: the filters of the patch embedding, and their responses to the picture."""
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, label_in_bar, places
 from vitviz.common.language import Message, current_language, mark, tr, tr_md
 from vitviz.text import findings
@@ -103,7 +102,9 @@ def page(view: View) -> Data | None:
         draw_finding(findings.filters(tiles.explained, start, total), of=tr("In this model"))
     response = None
     if kernel.shape[2:] == view.model.layers[0].patch_side:
-        response = inspection.filter_response(_input(view), tiles.kernel[chosen])
+        response = inspection.filter_response(
+            results.prepared(view).x.numpy(), tiles.kernel[chosen]
+        )
     here, answer, product = places().stage.columns(3)
     with here:
         trained = tr("Trained") if view.model.trained else tr("Random weights")
@@ -182,13 +183,11 @@ def _switch(at: str, label: str, name: str, options: tuple[str, ...]) -> str:
 def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
     """Draw all tiles of the model; a click selects one."""
     st.subheader(title, anchor=False)
-
-    def clicked() -> None:
-        points = st.session_state.mosaic.selection.points
-        if points:
-            _choose(points[0]["point_index"])
-
-    show(tiles.figure(gain, chosen), key="mosaic", on_click=clicked)
+    show(
+        tiles.figure(gain, chosen),
+        key="mosaic",
+        on_click=lambda points: _choose(points[0]["point_index"]),
+    )
     st.markdown(tiles.words + tr(" Click a tile to choose it."))
 
 
@@ -244,23 +243,14 @@ def _patch(view: View, response: np.ndarray) -> tuple[int, int]:
 def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: str) -> None:
     """Draw the response over what the model sees of the picture; a click selects a patch."""
 
-    def clicked() -> None:
-        if points := st.session_state.response.selection.points:
-            row, col = divmod(points[0]["point_index"], response.shape[1])
-            layer = {} if view.grid == response.shape else {"layer": 1}
-            settings.change(query=f"{row + 1}.{col + 1}", **layer)
+    def clicked(points: Points) -> None:
+        row, col = divmod(points[0]["point_index"], response.shape[1])
+        layer = {} if view.grid == response.shape else {"layer": 1}
+        settings.change(query=f"{row + 1}.{col + 1}", **layer)
 
     st.subheader(tr("Response of each patch to {tile}", tile=title.lower()), anchor=False)
-    left, top, right, bottom = view.acts.crop
-    x, y = math.floor(left), math.floor(top)
-    seen = results.photo(view).crop((x, y, math.ceil(right), math.ceil(bottom)))
-    figure = plots.filter_response(
-        response,
-        seen,
-        crop=(left - x, top - y, right - x, bottom - y),
-        name=title.lower(),
-        query=patch,
-    )
+    image, crop = results.seen_part(view)
+    figure = plots.filter_response(response, image, crop=crop, name=title.lower(), query=patch)
     show(figure, key="response", on_click=clicked)
     st.markdown(
         tr(
@@ -279,7 +269,7 @@ def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str)
     )
     _, high, wide = kernel.shape
     row, col = patch[0] * high, patch[1] * wide
-    pixels = _input(view)[:, row : row + high, col : col + wide]
+    pixels = results.prepared(view).x.numpy()[:, row : row + high, col : col + wide]
     show(plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product")
     parts = pixels.astype(np.float64) * kernel
     st.markdown(
@@ -306,7 +296,6 @@ def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: s
     return results.captures().get(
         ("filters", *called, what, order, current_language()),
         lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
-        lambda made: made.kernel.nbytes,
     )
 
 
@@ -351,15 +340,6 @@ def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
             if len(shown) < len(kernel)
             else tr("{count} filters, norms from {high:.2f} to {low:.2f}.", **limits)
         ),
-    )
-
-
-def _input(view: View) -> np.ndarray:
-    """Return the model's input for the picture on screen: (3, H, W)."""
-    return results.captures().get(
-        (*view.key, "input"),
-        lambda: view.model.preprocess(view.picture.image).numpy(),
-        lambda made: made.nbytes,
     )
 
 

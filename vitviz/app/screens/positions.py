@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings
+from vitviz.app import records, settings
 from vitviz.app.screens import shuffle
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
@@ -15,10 +15,10 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import MAX_MAP_BYTES, middle, token_map
-from vitviz.common.language import Message, literal, mark, tr, tr_md
+from vitviz.app.widgets.token_map import frames_to_send, middle, token_map
+from vitviz.common.language import Message, capitalize, literal, mark, tr, tr_md
 from vitviz.inspection.positions import Interpolation
 from vitviz.text import findings
 from vitviz.text.families import explain_positions
@@ -56,16 +56,14 @@ def page(view: View) -> Data | None:
         places().top.info(refusal)
     encodings = position_encodings(view.model.part, view.model.layers)
     known = explain_positions(literal(view.model.name), encodings)
-    places().notes.markdown(f"{known[0].upper()}{known[1:]}.")
+    places().notes.markdown(f"{capitalize(known)}.")
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
-    names = {kind: tr(called) for kind, called in KINDS.items()}
-    if not view.model.trained:
-        names["learned"] = tr("untrained")
+    name = tr(_name(view, kind))
     similarity = _similarity(view, kind)
     low = _lowest(similarity)
-    draw_finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=names[kind]))
+    draw_finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=name))
     with places().stage:
         token_map(
             view,
@@ -75,7 +73,7 @@ def page(view: View) -> Data | None:
             strip="frames",
             titles={"row": tr("Similar positions:"), "strip": tr("The same position in each kind")},
             frame_setting=("kind", kinds),
-            frame_names=[names[each] for each in kinds],
+            frame_names=[tr(_name(view, each)) for each in kinds],
             version="-".join(kinds),
             low=None if low == -1 else low,
             patches_only=True,
@@ -85,7 +83,7 @@ def page(view: View) -> Data | None:
             tr(
                 "{query} has no position in the picture, so the middle patch is shown. Point at a "
                 "patch, or click one.",
-                query=view.query_name[0].upper() + view.query_name[1:],
+                query=capitalize(view.query_name),
             )
         )
     position = view.query_patch or middle(grid)
@@ -97,8 +95,8 @@ def page(view: View) -> Data | None:
         width="content",
     )
     tables = _shuffle(view) or []
-    _all_and_lines(view, similarity, kind, names[kind], position, low)
-    _draw_resized(view, kind, names[kind], position, low)
+    _all_and_lines(view, similarity, kind, name, position, low)
+    _draw_resized(view, kind, name, position, low)
     return Data(lambda: [_numbers(view, kinds, position), *tables])
 
 
@@ -158,10 +156,9 @@ def _all_and_lines(
 
 
 def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
-    names = {kind: Message(called) for kind, called in KINDS.items()}
-    if not view.model.trained:
-        names["learned"] = Message("untrained")
-    cosines: Columns = {names[kind]: _similarity(view, kind)[position].ravel() for kind in kinds}
+    cosines: Columns = {
+        _name(view, kind): _similarity(view, kind)[position].ravel() for kind in kinds
+    }
     return Table(
         tr(
             "Cosine of every position's embedding with that of row {row}, column {column}.",
@@ -170,6 +167,12 @@ def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
         ),
         {**patch_columns(view), **cosines},
     )
+
+
+def _name(view: View, kind: Kind) -> Message:
+    if kind == "learned" and not view.model.trained:
+        return Message("untrained")
+    return Message(KINDS[kind])
 
 
 def _why_not_learned(view: View) -> str | None:
@@ -216,28 +219,25 @@ def _similarity(view: View, kind: Kind) -> np.ndarray:
     return results.compute(
         ("positions", *view.key[:2], view.grid, kind),
         lambda: inspection.position_similarity(_table(view, kind), grid=view.grid),
-        lambda made: made.nbytes,
     )
 
 
 def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
     """Return the frames of all kinds where these are small enough, else of the one on screen."""
     count = view.grid[0] * view.grid[1]
-    wanted = kinds if len(kinds) * count**2 <= MAX_MAP_BYTES else [shown]
-    results.check_message(count**2)
+    numbers = frames_to_send(len(kinds), kinds.index(shown), count**2)
 
     def make() -> list[Frame]:
         return [
             encode_frame(
-                kinds.index(kind), _similarity(view, kind).reshape(1, count, count), 0, "cosine"
+                number, _similarity(view, kinds[number]).reshape(1, count, count), 0, "cosine"
             )
-            for kind in wanted
+            for number in numbers
         ]
 
     return results.compute(
-        ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(wanted)),
+        ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(numbers)),
         make,
-        lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 
@@ -270,17 +270,9 @@ def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
 
 def _before_training(view: View) -> str:
     """Return the same cosines at the start of a training that began with sines and cosines."""
-    from vitviz.zoo.checkpoints import initial_positions, initialisations
-
-    name = view.model.name
-    shipped = view.model.weights.startswith("shipped")
-    table = initial_positions(name) if shipped and "mimetic" in initialisations(name) else None
-    if table is None:
+    similarity = records.positions_put_in(view.model, view.grid)
+    if similarity is None:
         return ""
-    side = math.isqrt(len(table))
-    similarity = inspection.position_similarity(
-        inspection.resized_positions(table, grid=(side, side), new_grid=view.grid), grid=view.grid
-    )
     near = inspection.neighbour_similarity(similarity)
     across, down = inspection.mirror_similarity(similarity)
     return " " + tr(
@@ -293,11 +285,9 @@ def _before_training(view: View) -> str:
 
 
 def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int], low: float) -> None:
-    def clicked() -> None:
-        points = st.session_state.tiles.selection.points
-        if points:
-            row, col = points[0]["customdata"]
-            settings.change(query=f"{row + 1}.{col + 1}")
+    def clicked(points: Points) -> None:
+        row, col = points[0]["customdata"]
+        settings.change(query=f"{row + 1}.{col + 1}")
 
     figure = plots.position_similarity(similarity, position=position, low=low)
     show(figure, key="tiles", on_click=clicked)
@@ -368,5 +358,4 @@ def _resized_similarity(
     return results.compute(
         ("positions", *view.key[:2], view.grid, kind, grid, how),
         make,
-        lambda made: made.nbytes,
     )

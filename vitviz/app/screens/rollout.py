@@ -1,14 +1,15 @@
 """The page Rollout: attention through all layers."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection
+from vitviz.app.lessons import count_half
 from vitviz.app.settings import setting
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View, describe_reading
@@ -16,16 +17,13 @@ from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.places import places
-from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
+from vitviz.app.widgets.token_map import frames_to_send, token_map
 from vitviz.common.language import Message, mark, tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.inspection.rollout import Fusion
 from vitviz.plots.maps import share_words
 from vitviz.plots.template import colour_table
 from vitviz.web.token_map import Frame, encode_frame
-
-if TYPE_CHECKING:
-    pass
 
 FUSIONS: dict[Fusion, str] = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
 TWENTIETHS = [step / 20 for step in range(21)]
@@ -110,9 +108,7 @@ def _measure_carried(view: View) -> _Measured:
             kept.append(carried.own_shares(view.acts.tokens(layer)))
         return _Measured(added, np.array(kept))
 
-    return results.compute(
-        (*view.key, "carried"), make, lambda made: sum(one.nbytes for one in made.added)
-    )
+    return results.compute((*view.key, "carried"), make)
 
 
 def _layers_and_options(
@@ -187,36 +183,29 @@ def _draw(
 
 def _describe_map(view: View, settings: Settings) -> str:
     """Say where the answer is read, how concentrated the map is, and how the fusions differ."""
-    tokens = len(view.prefix) + view.grid[0] * view.grid[1]
-    # Each fusion reads all attention once more, so large models compare the chosen one alone.
-    compared = (
-        tuple(FUSIONS)
-        if settings.of == "weights" and view.acts.depth * tokens**2 <= MAX_MAP_BYTES
-        else tuple(dict.fromkeys(("mean", settings.fusion)))
-        if settings.of == "weights"
-        else (settings.fusion,)
-    )
-
+    compared: list[Fusion] = [settings.fusion]
+    if settings.of == "weights":
+        # Each fusion reads all attention once more, so large models compare the chosen one alone.
+        small = len(_layers_to_send(view)) == view.acts.depth
+        compared = list(FUSIONS) if small else list(dict.fromkeys(("mean", settings.fusion)))
     maps = {one: _patches(view, settings._replace(fusion=one)) for one in compared}
     words = tr("The model's answer is read {where}. ", where=describe_reading(view.acts))
     words += _concentration(maps[settings.fusion], _half_of(view))
-    flat = [one for one in maps if not np.ptp(maps[one])]
-    if len(maps) == 1 or flat:
+    if len(maps) == 1 or not all(map(np.ptp, maps.values())):
         return words
-    like = dict(zip(maps, np.corrcoef(list(maps.values())), strict=True))
+    like = np.corrcoef(list(maps.values()))
     pairs = [
         tr(
             "*{one}* with *{other}* **{correlation:.2f}**",
             one=tr(FUSIONS[one]),
             other=tr(FUSIONS[other]),
-            correlation=like[one][number],
+            correlation=like[row, column],
         )
-        for one, other in itertools.combinations(maps, 2)
-        for number in [list(maps).index(other)]
+        for (row, one), (column, other) in itertools.combinations(enumerate(maps), 2)
     ]
     words += tr(" Correlation of the maps by fusion: {pairs}.", pairs=", ".join(pairs))
     if len(maps) == len(FUSIONS):
-        odd = min(maps, key=lambda one: like[one].sum())
+        odd = compared[int(like.sum(axis=1).argmin())]
         words += tr(
             " The map that differs most from the other two here is *{odd}*.", odd=tr(FUSIONS[odd])
         )
@@ -244,7 +233,7 @@ def _compute_map(view: View, settings: Settings) -> np.ndarray:
         return columns[prefix:].mean(axis=0) if view.query is None else columns[view.query]
 
     key = ("rollout shown", settings, view.layer, view.query, row)
-    return results.compute((*view.key, *key), make, lambda made: made.nbytes)
+    return results.compute((*view.key, *key), make)
 
 
 def _patches(view: View, settings: Settings) -> np.ndarray:
@@ -269,8 +258,7 @@ def _half_of(view: View) -> str:
 
 def _concentration(values: np.ndarray, half_of: str) -> str:
     """Say how few patches hold half of the map, and whether that is a collapse."""
-    ordered = np.sort(values)[::-1].cumsum()
-    half = int(np.searchsorted(ordered, ordered[-1] / 2)) + 1
+    half = count_half(values)
     words = tr(
         "{half_of} **{half} of {count}** patches.",
         half_of=half_of,
@@ -323,24 +311,19 @@ def _steps(view: View, settings: Settings) -> Iterator[np.ndarray]:
 
 def _frames(view: View, settings: Settings) -> list[Frame]:
     """Return the frames of all steps where these are small enough, else of the one on screen."""
-    acts, prefix = view.acts, view.acts.num_prefix_tokens
+    layers = _layers_to_send(view)
 
     def make() -> list[Frame]:
-        steps = _steps(view, settings)
-        frames = []
-        for layer, matrix in enumerate(steps, start=settings.start_layer):
-            if all_fit or layer == view.layer:
-                frames.append(encode_frame(layer, matrix[None], prefix, "share"))
-            if layer == last:
-                break
-        return frames
+        start, end = settings.start_layer, layers[-1] + 1
+        steps = itertools.islice(_steps(view, settings), end - start)
+        return [
+            encode_frame(layer, matrix[None], len(view.prefix), "share")
+            for layer, matrix in enumerate(steps, start)
+            if layer in layers
+        ]
 
-    tokens = prefix + acts.grid[0] * acts.grid[1]
-    all_fit = acts.depth * tokens**2 <= MAX_MAP_BYTES
-    last = acts.depth - 1 if all_fit else view.layer
-    results.check_message(tokens**2)
-    return results.compute(
-        (*view.key, "rollout", settings, None if all_fit else last),
-        make,
-        lambda frames: sum(frame.nbytes for frame in frames),
-    )
+    return results.compute((*view.key, "rollout", settings, tuple(layers)), make)
+
+
+def _layers_to_send(view: View) -> Sequence[int]:
+    return frames_to_send(view.acts.depth, view.layer, len(view.acts.tokens(0)) ** 2)

@@ -32,13 +32,13 @@ def draw_shuffled(view: View) -> list[Table]:
     def make() -> "ShuffleResult":
         return shuffle_patches(view.model, view.picture.image, seed=seed)
 
-    found = results.compute((*view.key, "shuffled", seed), make, lambda made: made.outputs.nbytes)
+    result = results.compute((*view.key, "shuffled", seed), make)
     shuffled, with_positions, without = st.columns([4, 4, 4])
     with shuffled:
         size = view.model.preprocess.input_size
         show(
             plots.picture(
-                _shuffle_picture(view, found.order),
+                _shuffle_picture(view, result.order),
                 crop=(0, 0, size[1], size[0]),
                 grid=view.grid,
                 query=None,
@@ -51,8 +51,8 @@ def draw_shuffled(view: View) -> list[Table]:
     for place, title, (before, after), change in zip(
         (with_positions, without),
         (tr("With E_pos"), tr("Without E_pos")),
-        found.outputs,
-        found.changes,
+        result.outputs,
+        result.changes,
         strict=True,
     ):
         with place:
@@ -75,7 +75,7 @@ def draw_shuffled(view: View) -> list[Table]:
         (Message("with E_pos, in order"), Message("with E_pos, shuffled")),
         (Message("without E_pos, in order"), Message("without E_pos, shuffled")),
     )
-    for names, outputs in zip(headings, found.outputs, strict=True):
+    for names, outputs in zip(headings, result.outputs, strict=True):
         columns |= dict(zip(names, outputs, strict=True))
     return [
         Table(

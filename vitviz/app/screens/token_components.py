@@ -14,7 +14,7 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key, token_text
 from vitviz.app.widgets.control import choose
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.common.language import as_percent, tr
 from vitviz.plots.tokens import patch_thumbnails
 
@@ -42,10 +42,6 @@ class Basis:
     explained: np.ndarray
     reach: np.ndarray
 
-    @property
-    def nbytes(self) -> int:
-        return self.axes.nbytes + self.mean.nbytes
-
     def points(self, tokens: np.ndarray) -> np.ndarray:
         """Project tokens (n, D) on the components: (n, n_components)."""
         return ((tokens - self.mean) @ self.axes.T).astype(np.float32)
@@ -69,7 +65,7 @@ def joint_bases(view: View, layers: Sequence[int], n_components: int) -> dict[in
         return {layer: _basis(moments, n_components) for layer, moments in found.items()}
 
     key: tuple[Hashable, ...] = (*model_key(view.model), "joint components", *layers, n_components)
-    return results.captures().get(key, make, lambda made: sum(one.nbytes for one in made.values()))
+    return results.captures().get(key, make)
 
 
 def _basis(moments: "Moments", n_components: int) -> Basis:
@@ -83,8 +79,6 @@ MOST = 5  # components
 MAX_TILES = 16
 THRESHOLDS = [step / 20 for step in range(20)]
 OFF_ON = (False, True)
-BASES = ("picture", "samples")
-_SCATTER = "token_scatter"
 
 
 class Components(NamedTuple):
@@ -138,6 +132,11 @@ def draw_scatter(view: View, found: Components) -> None:
     """Draw the patches as thumbnails on two of the components."""
     chosen, kept = found.chosen, found.kept
     first, second, _ = _numbers(chosen)
+
+    def clicked(points: Points) -> None:
+        token = int(points[0]["customdata"][0])
+        settings.change(query=token_text(view.acts.layers[view.layer], token))
+
     prefix = [name.upper() for name in view.prefix]
     st.subheader(
         tr("The patches on components {first} and {second}", first=first, second=second),
@@ -149,7 +148,6 @@ def draw_scatter(view: View, found: Components) -> None:
     thumbnails = results.compute(
         (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
         lambda: patch_thumbnails(places, photo, crop=crop, grid=grid, kept=kept),
-        lambda made: len(made[0]),
     )
     show(
         plots.token_scatter(
@@ -164,8 +162,8 @@ def draw_scatter(view: View, found: Components) -> None:
             query=view.query,
             thumbnails=thumbnails,
         ),
-        key=_SCATTER,
-        on_click=lambda: _ask(view),
+        key="token_scatter",
+        on_click=clicked,
     )
     words = tr("Click a patch to make it the query.")
     if prefix:
@@ -174,11 +172,6 @@ def draw_scatter(view: View, found: Components) -> None:
             names=", ".join(prefix),
         )
     st.markdown(words)
-
-
-def final_tokens(view: View, layer: int) -> np.ndarray:
-    """Return all tokens after a layer and the final LayerNorm: (tokens, D)."""
-    return view.acts.tokens(layer + 1, normalised=True)
 
 
 def _controls(most: int) -> tuple[int, float, bool, bool]:
@@ -202,10 +195,9 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
     basis = choose(
         "basis",
         tr("Components of"),
-        BASES,
-        BASES[0],
+        names,
+        "picture",
         of,
-        words=names.__getitem__,
         help=tr("Those of all samples give every picture the same colours for the same tokens."),
     )
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
@@ -226,7 +218,7 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
 
 
 def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
-    width = final_tokens(view, view.layer).shape[1]
+    width = results.final_tokens(view, view.layer).shape[1]
     return joint_bases(view, layers, min(MOST, width))
 
 
@@ -251,19 +243,15 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
 
     def make() -> tuple[np.ndarray, np.ndarray]:
         if basis:
-            return basis.points(final_tokens(view, layer)), basis.explained
+            return basis.points(results.final_tokens(view, layer)), basis.explained
         return _project_tokens(view, layer, np.ones(view.acts.grid, bool))
 
-    return results.compute(
-        (*view.key, "components", layer, basis is None),
-        make,
-        lambda made: made[0].nbytes + made[1].nbytes,
-    )
+    return results.compute((*view.key, "components", layer, basis is None), make)
 
 
 def _project_tokens(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return all tokens on the kept patches' components, and the variance explained."""
-    tokens = final_tokens(view, layer)
+    tokens = results.final_tokens(view, layer)
     return inspection.token_scatter(
         tokens,
         grid=view.acts.grid,
@@ -383,10 +371,3 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
             fitted=all_samples() if joint else tr("all patches"),
         )
     )
-
-
-def _ask(view: View) -> None:
-    """Make the token that was clicked the query."""
-    for point in st.session_state[_SCATTER].selection.points:
-        token = int(point["customdata"][0])
-        settings.change(query=token_text(view.acts.layers[view.layer], token))

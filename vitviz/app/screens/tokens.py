@@ -10,14 +10,14 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app.screens import token_components
-from vitviz.app.screens.token_components import Components, final_tokens
+from vitviz.app.screens.token_components import Components
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import profiles
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
+from vitviz.app.widgets.token_map import frames_to_send, token_map
 from vitviz.common.language import Message, as_percent, tr, tr_md
 from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.plots.profiles import layer_similarity, norm_histogram
@@ -47,7 +47,9 @@ def page(view: View) -> Data | None:
             frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
         )
     grid = view.acts.grid
-    most = min(token_components.MOST, grid[0] * grid[1], final_tokens(view, view.layer).shape[1])
+    most = min(
+        token_components.MOST, grid[0] * grid[1], results.final_tokens(view, view.layer).shape[1]
+    )
     if most < token_components.CHANNELS:
         st.info(
             tr(
@@ -103,7 +105,7 @@ def _open_on_a_patch(view: View) -> View:
 
 def _table(view: View, found: Components) -> Table:
     prefix, tokens = len(view.prefix), view.acts.tokens(view.layer + 1)
-    cosines = inspection.token_similarity(final_tokens(view, view.layer))[:, prefix:]
+    cosines = inspection.token_similarity(results.final_tokens(view, view.layer))[:, prefix:]
     asked = cosines[prefix:].mean(axis=0) if view.query is None else cosines[view.query]
     columns: Columns = {**patch_columns(view)}
     columns |= {Message("cosine with the query"): asked, Message("kept"): found.kept.ravel()}
@@ -125,17 +127,15 @@ def _table(view: View, found: Components) -> Table:
 
 def _frames(view: View) -> list[Frame]:
     """Return the frames of all layers where these are small enough, else of the one on screen."""
-    acts, prefix = view.acts, len(view.prefix)
-    tokens = prefix + acts.grid[0] * acts.grid[1]
-    layers = range(acts.depth) if acts.depth * tokens**2 <= MAX_MAP_BYTES else [view.layer]
-    results.check_message(tokens**2)
+    acts = view.acts
+    layers = frames_to_send(acts.depth, view.layer, len(acts.tokens(0)) ** 2)
 
     def make() -> list[Frame]:
         return [
             encode_frame(
                 layer,
-                inspection.token_similarity(final_tokens(view, layer))[None],
-                prefix,
+                inspection.token_similarity(results.final_tokens(view, layer))[None],
+                len(view.prefix),
                 "cosine",
             )
             for layer in layers
@@ -144,7 +144,6 @@ def _frames(view: View) -> list[Frame]:
     return results.compute(
         (*view.key, "similarity", tuple(layers)),
         make,
-        lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 
@@ -154,13 +153,13 @@ def _cosines(view: View) -> list[float]:
     def make() -> list[float]:
         means = []
         for layer in range(view.acts.depth):
-            patches = final_tokens(view, layer)[len(view.prefix) :]
+            patches = results.final_tokens(view, layer)[len(view.prefix) :]
             lengths = np.linalg.norm(patches, axis=1, keepdims=True)
             count, total = len(patches), (patches / np.maximum(lengths, 1e-12)).sum(axis=0)
             means.append(float((total @ total - count) / max(count**2 - count, 1)))
         return means
 
-    return results.compute((*view.key, "mean cosines"), make, lambda made: 8 * len(made))
+    return results.compute((*view.key, "mean cosines"), make)
 
 
 def _draw_norms(view: View) -> None:

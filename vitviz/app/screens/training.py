@@ -1,6 +1,5 @@
 """The page Training: recorded runs, and experiments with more data and other conditions."""
 
-import json
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -10,18 +9,19 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app import records
 from vitviz.app.settings import setting
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import lesson, prediction
 from vitviz.app.widgets.control import control
-from vitviz.app.widgets.data_table import Columns, Data, Table
+from vitviz.app.widgets.data_table import Columns, Data, Table, head_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
 from vitviz.app.widgets.player import player
 from vitviz.common.language import Message, as_percent, mark, tr, tr_md
 from vitviz.text import guesses, page_text
-from vitviz.zoo.checkpoints import assets, load_shipped
+from vitviz.zoo.checkpoints import load_shipped
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -43,8 +43,8 @@ _T_TWO, _NORMAL = 4.303, 1.96
 
 
 def page(view: View) -> Data:
-    runs = _runs()
-    name = view.model.name if view.model.name in runs else next(iter(runs))
+    names = records.run_names()
+    name = view.model.name if view.model.name in names else names[0]
     if name != view.model.name:
         places().top.info(
             tr_md(
@@ -53,22 +53,22 @@ def page(view: View) -> Data:
                 shown=name,
             )
         )
-    moment = _run(name, runs)
+    moment = _run(name)
     guessed = _draw_hunger()
     _draw_conditions()
     line = tr("{name} · recorded during training", name=name)
     if moment is not None:
         line += f" · {_moment_words(*_moments(name)[moment])}"
-    tables = partial(_tables, name, runs[name], moment)
-    return Data(tables, record=line, hidden=guessed is False, measured=False)
+    tables = partial(_tables, name, moment)
+    return Data(tables, record=line, hidden=guessed is False)
 
 
 @lesson.part("moment")
-def _run(name: str, runs: dict[str, Any]) -> int | None:
-    """Draw a run; returns the moment on screen, where weights were kept."""
-    run, moments = runs[name], _moments(name)
-    moment = _slider(moments) if moments else 0
-    curve, *beside = places().stage.columns([5, 3, 4] if moments else [8, 4])
+def _run(name: str) -> int:
+    """Draw a run; return the moment on screen."""
+    run, moments = records.read(name), _moments(name)
+    moment = _slider(moments)
+    curve, filters, positions = places().stage.columns([5, 3, 4])
     with curve:
         st.subheader(tr("The run of {name}", name=name), anchor=False)
         dataset = name.removeprefix("vitviz_tiny_")
@@ -77,31 +77,18 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
                 {"": run["epochs"]},
                 test_accuracy={"": run["test_accuracy"]},
                 reference=OF_A_COURSE.get(dataset),
-                chosen=moments[moment][0] if moments else None,
+                chosen=moments[moment][0],
             ),
             key="curve",
         )
-    if moments:
-        curve.markdown(_growth_words(run) + _test_words(run))
-        _fold(_loss_words(run) + _teacher_words(run))
-        _as_it_was(name, moment, *beside)
-    else:
-        kept = [other for other in runs if other != name and _record(other)]
-        beside[0].info(
-            tr(
-                "No weights were kept during the run of {name}, so only its curve is shown; there "
-                "are some of {kept}.",
-                name=name,
-                kept=tr(" and ").join(kept),
-            )
-        )
-        beside[0].markdown(_growth_words(run) + _test_words(run))
-        with beside[0]:
-            _fold(_loss_words(run) + _teacher_words(run))
-    return moment if moments else None
+        st.markdown(_growth_words(run) + _test_words(run))
+    _fold(_loss_words(run) + _teacher_words(run))
+    _as_it_was(name, moment, filters, positions)
+    return moment
 
 
-def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
+def _tables(name: str, moment: int | None) -> list[Table]:
+    run = records.read(name)
     rows = run["epochs"]
     headings = {
         "image_size": Message("input, px"),
@@ -116,56 +103,39 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
         loss=_loss_words(run),
     )
     tables = [Table(about, columns)]
-    record = _record(name)
-    if record is not None and moment is not None:
-        distance = record[f"distance_{moment}"]
-        layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
+    if moment is not None:
+        moments = records.read_moments(name)
+        distance = moments[f"distance_{moment}"]
         epoch, size = _moments(name)[moment]
-        found: Columns = {
-            Message("layer"): layers,
-            Message("head"): heads,
+        columns = {
+            **head_columns(distance.shape),
             Message("distance, px"): distance.ravel(),
+            Message("entropy, bits"): moments[f"entropy_{moment}"].ravel(),
         }
-        if f"entropy_{moment}" in record:
-            found[Message("entropy, bits")] = record[f"entropy_{moment}"].ravel()
         about = tr(
             "Attention at {moment}, the mean of 16 pictures.", moment=_moment_words(epoch, size)
         )
-        tables.append(Table(about, found))
+        tables.append(Table(about, columns))
     return [*tables, *_experiment_tables()]
-
-
-@st.cache_data
-def _runs() -> dict[str, Any]:
-    """Return the recorded runs by their models' names."""
-    files = sorted((assets() / "curves").glob("vitviz_*.json"))
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
-
-
-@st.cache_data(max_entries=4)
-def _record(name: str) -> dict[str, np.ndarray] | None:
-    path = assets() / "curves" / f"{name}.npz"
-    if not path.exists():
-        return None
-    with np.load(path) as arrays:
-        return dict(arrays)
 
 
 @st.cache_data
 def _prefix_tokens(name: str) -> int:
     """Return how many tokens of a shipped model are no patches."""
-    told = load_shipped(name).configuration
-    tokens = told.get("class_token", True), told.get("distillation_token", False)
-    return sum(tokens) + int(told.get("registers", 0))
+    configuration = load_shipped(name).configuration
+    tokens = (
+        configuration.get("class_token", True),
+        configuration.get("distillation_token", False),
+        configuration.get("registers", 0),
+    )
+    return int(sum(tokens))
 
 
 def _moments(name: str) -> list[tuple[float, int]]:
     """Return epoch (from the beginning of the run) and input size of each recorded moment."""
-    record = _record(name)
-    if record is None:
-        return []
-    sizes, epochs = record["image_size"], record["epoch"]
-    whole = {row["image_size"]: row["epoch"] for row in _runs()[name]["epochs"]}  # of each size
+    moments = records.read_moments(name)
+    sizes, epochs = moments["image_size"], moments["epoch"]
+    whole = {row["image_size"]: row["epoch"] for row in records.read(name)["epochs"]}
     before = {size: sum(whole[one] for one in whole if one < size) for size in np.unique(sizes)}
     return [
         (float(before[size] + epoch), int(size)) for size, epoch in zip(sizes, epochs, strict=True)
@@ -298,24 +268,18 @@ def _lowest_cosine(name: str) -> float:
 
     On a scale from -1, cosines that are all positive are painted nearly alike.
     """
-    record = _record(name)
-    assert record is not None
-    tables = [record[f"positions_{at}"].astype(np.float32) for at in range(len(record["epoch"]))]
-    least = min(
-        float(inspection.position_similarity(table, grid=(1, len(table))).min()) for table in tables
-    )
+    moments = range(len(records.read_moments(name)["epoch"]))
+    least = min(float(records.positions_at(name, moment).min()) for moment in moments)
     return math.floor(100 * least) / 100 if least > 0 else -1.0
 
 
 def _as_it_was(
     name: str, moment: int, filters: "DeltaGenerator", positions: "DeltaGenerator"
 ) -> None:
-    record = _record(name)
-    assert record is not None
-    kernel = record[f"filters_{moment}"].astype(np.float32)
-    size, patch = int(record["image_size"][moment]), kernel.shape[-1]
-    grid = (size // patch, size // patch)
-    table = record[f"positions_{moment}"].astype(np.float32)
+    moments, kernel = records.read_moments(name), records.filters_at(name, moment)
+    first, size, patch = *(int(moments["image_size"][at]) for at in (0, moment)), kernel.shape[-1]
+    similarity = records.positions_at(name, moment)
+    grid = similarity.shape[:2]
     with filters:
         st.subheader(tr("Filters"), anchor=False)
         components, explained = inspection.filter_components(kernel, n_components=SHOWN_COMPONENTS)
@@ -325,7 +289,6 @@ def _as_it_was(
         st.subheader(
             tr("Positions, {rows} x {columns}", rows=grid[0], columns=grid[1]), anchor=False
         )
-        similarity = inspection.position_similarity(table, grid=grid)
         show(
             plots.position_similarity(similarity, height=300, low=_lowest_cosine(name)),
             key="as_it_was",
@@ -333,61 +296,61 @@ def _as_it_was(
         near = inspection.neighbour_similarity(similarity)
         st.markdown(tr("Neighbours have a cosine of {near:.2f} on average.", near=near))
     far, even = st.columns(2)
-    first = int(record["image_size"][0])
     with far:
         st.subheader(tr("Attention distance of the heads"), anchor=False)
         show(
             plots.distance_by_layer(
-                record[f"distance_{moment}"] / size,
-                record["distance_0"] / first,
+                moments[f"distance_{moment}"] / size,
+                moments["distance_0"] / first,
                 equal_sharing=inspection.uniform_distance(grid, patch) / size,
             )
         )
-    if f"entropy_{moment}" in record:  # older records have none
-        outside = _prefix_tokens(name)
-        with even:
-            st.subheader(tr("Entropy of their attention"), anchor=False)
-            show(
-                plots.entropy_by_layer(
-                    record[f"entropy_{moment}"] / math.log2((size // patch) ** 2 + outside),
-                    record["entropy_0"] / math.log2((first // patch) ** 2 + outside),
-                )
+    outside = _prefix_tokens(name)
+    with even:
+        st.subheader(tr("Entropy of their attention"), anchor=False)
+        show(
+            plots.entropy_by_layer(
+                moments[f"entropy_{moment}"] / math.log2((size // patch) ** 2 + outside),
+                moments["entropy_0"] / math.log2((first // patch) ** 2 + outside),
             )
+        )
 
 
 @lesson.part("hunger")
-def _draw_hunger() -> bool | None:
-    """Draw accuracy by the number of pictures; returns False where it is to be guessed first."""
-    found = _read("data_hunger")
-    if found is None:
-        return None
+def _draw_hunger() -> bool:
+    """Draw accuracy by the number of pictures; return False where it is to be guessed first."""
+    record = records.read("data_hunger")
     st.subheader(tr("Data hunger: accuracy by the number of training pictures"), anchor=False)
     results = {
         tr(words): [
-            (round(share * found["pictures"]), *_interval(_accuracy(found, network, share)))
-            for share in sorted({run["share"] for run in found["runs"]})
+            (
+                round(share * record["pictures"]),
+                *_interval(records.accuracies(record, network, share)),
+            )
+            for share in sorted({run["share"] for run in record["runs"]})
         ]
         for network, words in NETWORKS.items()
     }
     papers = lesson.current_step() is not None and lesson.shows("papers")
-    tenth = {network: _accuracy(found, network, 0.1) for network in NETWORKS}
     guess = None
-    if prediction.is_on() and all(tenth.values()):
+    if prediction.is_on():
         question = Question("training", "data hunger", None)
         guess = prediction.current_guess(question)
         if guess is None:
-            whole = float(np.mean(_accuracy(found, "vit", 1.0)))
-            words = guesses.ask_with_a_tenth(whole, found["pictures"])
+            whole = float(np.mean(records.accuracies(record, "vit", 1.0)))
+            words = guesses.ask_with_a_tenth(whole, record["pictures"])
             prediction.ask_percent(question, words, draw=plots.guesses_of_percent)
             return False
-        vit, cnn = (float(np.mean(tenth[network])) for network in ("vit", "cnn"))
+        vit, cnn = (
+            float(np.mean(records.accuracies(record, network, 0.1))) for network in ("vit", "cnn")
+        )
         prediction.draw_verdict(guess, partial(guesses.describe_accuracy, vit, cnn))
     columns = st.columns([1, 1] if papers else [3, 2])
     with columns[0]:
         figure = plots.data_hunger(results)
         if guess is not None and guess.answer is not None:
             figure.add_scatter(
-                x=[found["pictures"] / 10],
+                x=[record["pictures"] / 10],
                 y=[guess.answer],
                 name=tr("your guess"),
                 mode="markers",
@@ -406,9 +369,9 @@ def _draw_hunger() -> bool | None:
         "confidence interval of an accuracy on 10,000 test pictures."
     )
     sentences = [what]
-    done = max((run["share"] for run in found["runs"] if run["converged"]), default=1.0)
-    if cut := [run["share"] for run in found["runs"] if run["share"] > done]:
-        least = round(min(cut) * found["pictures"])
+    done = max((run["share"] for run in record["runs"] if run["converged"]), default=1.0)
+    if cut := [run["share"] for run in record["runs"] if run["share"] > done]:
+        least = round(min(cut) * record["pictures"])
         flat = tr(
             "All runs with {least:,} training pictures or more are among them: the flat lines at "
             "the right do not show that more data would be useless.",
@@ -417,7 +380,7 @@ def _draw_hunger() -> bool | None:
         sentences.append(flat)
     with columns[1]:
         st.markdown(" ".join(sentences))
-        _fold(f"{_end_words(found)} {points}")
+        _fold(f"{_end_words(record)} {points}")
     return True
 
 
@@ -427,32 +390,30 @@ def _fold(words: str) -> None:
         st.markdown(words)
 
 
-def _end_words(found: dict[str, Any]) -> str:
+def _end_words(record: dict[str, Any]) -> str:
     """Say when the runs ended."""
-    cut = sum(not run["converged"] for run in found["runs"])
-    if cut == len(found["runs"]):
+    cut = sum(not run["converged"] for run in record["runs"])
+    if cut == len(record["runs"]):
         return tr(
-            "Every run ended when it had seen about {seen:,} pictures.", seen=found["most_seen"]
+            "Every run ended when it had seen about {seen:,} pictures.", seen=record["most_seen"]
         )
     return tr(
         "A run ended when its accuracy on the held-out pictures no longer rose, or when it had "
         "seen about {seen:,} pictures. {cut} of the {count} runs ended at this limit; longer "
         "training might have made them better.",
-        seen=found["most_seen"],
+        seen=record["most_seen"],
         cut=cut,
-        count=len(found["runs"]),
+        count=len(record["runs"]),
     )
 
 
 @lesson.part("conditions")
 def _draw_conditions() -> None:
-    found = _read("inductive_bias")
-    if found is None:
-        return
+    record = records.read("inductive_bias")
     st.subheader(tr("Where inductive bias can come from"), anchor=False)
     runs = {
         name: sorted(
-            (run for run in found["runs"] if run["condition"] == name), key=lambda run: run["seed"]
+            (run for run in record["runs"] if run["condition"] == name), key=lambda run: run["seed"]
         )
         for name in CONDITIONS
     }
@@ -478,7 +439,7 @@ def _draw_conditions() -> None:
     passes = tr(
         "That is {passes:.0f} passes over the training pictures; in longer training the conditions "
         "may rank otherwise.",
-        passes=found["most_seen"] / found["pictures"],
+        passes=record["most_seen"] / record["pictures"],
     )
     what = tr(
         "A ViT of 6 layers of 4 heads, D = 128, was trained on CIFAR-10 under four conditions, "
@@ -491,47 +452,48 @@ def _draw_conditions() -> None:
         "attends to all tokens equally."
     )
     st.markdown(f"{what}\n\n{_differences(accuracy, runs)}")
-    _fold("\n\n".join([f"{_end_words(found)} {passes}", figures, _neighbour_words(runs)]))
+    _fold("\n\n".join([f"{_end_words(record)} {passes}", figures, _neighbour_words(runs)]))
 
 
 def _experiment_tables() -> list[Table]:
     """Return the numbers of both figures: by run, and by head at the end of a run."""
-    made = []
-    if found := _read("data_hunger"):
-        runs = found["runs"]
-        columns: Columns = {
-            Message("network"): [Message(NETWORKS[run["network"]]) for run in runs],
-            Message("training pictures"): [round(run["share"] * found["pictures"]) for run in runs],
-            Message("seed"): [run["seed"] for run in runs],
-            Message("pictures seen"): [run["pictures_seen"] for run in runs],
-            Message("test accuracy"): [run["test_accuracy"] for run in runs],
-        }
-        about = tr("Data hunger: accuracy by the number of training pictures")
-        made.append(Table(about, columns, record=_RECORD))
-    if found := _read("inductive_bias"):
-        runs = found["runs"]
-        columns = {
-            Message("condition"): [Message(run["condition"]) for run in runs],
-            Message("seed"): [run["seed"] for run in runs],
-            Message("test accuracy"): [run["test_accuracy"] for run in runs],
-            Message("minutes of one core"): [run["core_minutes"] for run in runs],
-            Message("cosine of neighbours before"): [run["neighbours"][0] for run in runs],
-            Message("cosine of neighbours after"): [run["neighbours"][1] for run in runs],
-        }
-        made.append(Table(tr("Where inductive bias can come from"), columns, record=_RECORD))
-        distance, entropy = (np.array([run[of] for run in runs]) for of in ("distance", "entropy"))
-        number, layers, heads = np.indices(distance.shape).reshape(3, -1)
-        columns = {
-            Message("condition"): [Message(runs[each]["condition"]) for each in number],
-            Message("seed"): [runs[each]["seed"] for each in number],
-            Message("layer"): layers + 1,
-            Message("head"): heads + 1,
-            Message("distance / equal sharing"): distance.ravel(),
-            Message("entropy / equal sharing"): entropy.ravel(),
-        }
-        about = tr("Where inductive bias can come from: the heads at the end of each run")
-        made.append(Table(about, columns, record=_RECORD))
-    return made
+    record = records.read("data_hunger")
+    hunger: Columns = {
+        Message("network"): [Message(NETWORKS[run["network"]]) for run in record["runs"]],
+        Message("training pictures"): [
+            round(run["share"] * record["pictures"]) for run in record["runs"]
+        ],
+        Message("seed"): [run["seed"] for run in record["runs"]],
+        Message("pictures seen"): [run["pictures_seen"] for run in record["runs"]],
+        Message("test accuracy"): [run["test_accuracy"] for run in record["runs"]],
+    }
+    runs = records.read("inductive_bias")["runs"]
+    bias: Columns = {
+        Message("condition"): [Message(run["condition"]) for run in runs],
+        Message("seed"): [run["seed"] for run in runs],
+        Message("test accuracy"): [run["test_accuracy"] for run in runs],
+        Message("minutes of one core"): [run["core_minutes"] for run in runs],
+        Message("cosine of neighbours before"): [run["neighbours"][0] for run in runs],
+        Message("cosine of neighbours after"): [run["neighbours"][1] for run in runs],
+    }
+    distance, entropy = (np.array([run[of] for run in runs]) for of in ("distance", "entropy"))
+    number, layers, heads = np.indices(distance.shape).reshape(3, -1)
+    by_head: Columns = {
+        Message("condition"): [Message(runs[each]["condition"]) for each in number],
+        Message("seed"): [runs[each]["seed"] for each in number],
+        Message("layer"): layers + 1,
+        Message("head"): heads + 1,
+        Message("distance / equal sharing"): distance.ravel(),
+        Message("entropy / equal sharing"): entropy.ravel(),
+    }
+    return [
+        Table(about, columns, record=_RECORD)
+        for about, columns in (
+            (tr("Data hunger: accuracy by the number of training pictures"), hunger),
+            (tr("Where inductive bias can come from"), bias),
+            (tr("Where inductive bias can come from: the heads at the end of each run"), by_head),
+        )
+    ]
 
 
 def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
@@ -577,22 +539,6 @@ def _neighbour_words(runs: dict[str, list[dict[str, Any]]]) -> str:
         "Mean cosine of neighbouring position embeddings before training and after it: {cosines}.",
         cosines="; ".join(cosines),
     )
-
-
-def _read(name: str) -> dict[str, Any] | None:
-    path = assets() / "curves" / f"{name}.json"
-    if not path.exists():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def _accuracy(found: dict[str, Any], network: str, share: float) -> list[float]:
-    return [
-        run["test_accuracy"]
-        for run in found["runs"]
-        if run["network"] == network and run["share"] == share
-    ]
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,8 +1,6 @@
 """The page Zoo: which tokens attend to which in each family, sizes of models, and costs."""
 
-import base64
 import html
-import io
 import math
 from typing import TYPE_CHECKING
 
@@ -15,10 +13,11 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import choose, control
-from vitviz.app.widgets.data_table import Data, Table
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import places
-from vitviz.common.language import Message, as_percent, literal, mark, tr
+from vitviz.common.images import data_url
+from vitviz.common.language import Message, as_percent, capitalize, literal, mark, tr
 from vitviz.plots import pairs
 from vitviz.text.families import CARDS
 
@@ -81,7 +80,7 @@ def page(view: View) -> Data:
         depth=acts.depth,
         name=view.picture.name,
     )
-    return Data(lambda: _tables(model, acts, layer, place), record=line, measured=False)
+    return Data(lambda: _tables(view, model, acts, layer, place), record=line)
 
 
 @st.cache_resource(show_spinner=False)
@@ -106,19 +105,15 @@ def _strip(view: View, family: str) -> None:
         edge = min(photo.size)
         left, top = ((size - edge) // 2 for size in photo.size)
         small = photo.resize((TILE, TILE), box=(left, top, left + edge, top + edge))
-        made = []
+        tiles = []
         for first in FIRST_LAYERS.values():
             grid = (first.queries, first.queries)
             query = _patch(place, grid)
-            data = io.BytesIO()
-            allowed = first.allowed_keys(query)
-            pairs.allowed_keys_tile(small, allowed, grid, query).save(data, "JPEG", quality=85)
-            made.append(base64.b64encode(data.getvalue()).decode())
-        return tuple(made)
+            tile = pairs.allowed_keys_tile(small, first.allowed_keys(query), grid, query)
+            tiles.append(data_url(tile, "JPEG", quality=85))
+        return tuple(tiles)
 
-    tiles = results.compute(
-        (*view.key, "families", place, view.style.seen), make, lambda made: sum(map(len, made))
-    )
+    tiles = results.compute((*view.key, "families", place, view.style.seen), make)
     figures = []
     for (name, first), tile in zip(FIRST_LAYERS.items(), tiles, strict=True):
         words = tr("{count} of {size}", count=first.window**2, size=first.keys**2)
@@ -130,7 +125,7 @@ def _strip(view: View, family: str) -> None:
         )
         chosen = ' class="chosen"' if name == family else ""
         figures.append(
-            f'<figure{chosen}><img src="data:image/jpeg;base64,{tile}" alt="{html.escape(about)}">'
+            f'<figure{chosen}><img src="{tile}" alt="{html.escape(about)}">'
             f"<figcaption><b>{name}</b> {words}</figcaption></figure>"
         )
     st.html(f'<div class="strip">{"".join(figures)}</div>')
@@ -193,7 +188,7 @@ def _live(
     st.markdown(
         tr(
             "**{kind}**, stage {stage}, {grid} patches: {does}.",
-            kind=_kind(site)[0].upper() + _kind(site)[1:],
+            kind=capitalize(_kind(site)),
             stage=described.stage + 1,
             grid=_times(described.query_grid),
             does=does,
@@ -202,11 +197,9 @@ def _live(
     return layer, place
 
 
-def _select_query() -> None:
-    points = st.session_state["keys"].selection.points
-    if points:
-        down, across = points[0]["customdata"]
-        settings.change(zoo_down=down, zoo_across=across)
+def _select_query(points: Points) -> None:
+    down, across = points[0]["customdata"]
+    settings.change(zoo_down=down, zoo_across=across)
 
 
 def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
@@ -409,13 +402,14 @@ def _cost() -> None:
     )
 
 
-def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, int]) -> list[Table]:
+def _tables(
+    view: View, model: "Model", acts: "Activations", layer: int, place: tuple[int, int]
+) -> list[Table]:
     from vitviz.zoo import PAPER_SIZES
 
     described = acts.layers[layer]
     query = None if described.kind == "class" else _patch(place, described.query_grid)
     allowed = _find_allowed_keys(model, acts, layer, query)
-    rows, cols = np.indices(allowed.shape).reshape(2, -1) + 1
     papers, sizes = PAPER_SIZES, _paper_sizes()
     return [
         Table(
@@ -432,8 +426,7 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
         Table(
             tr("The keys that the query may attend to."),
             {
-                Message("row"): rows,
-                Message("column"): cols,
+                **patch_columns(view, grid=allowed.shape),
                 Message("allowed"): allowed.ravel().astype(int),
             },
         ),

@@ -2,13 +2,33 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from PIL import Image
+
 T = TypeVar("T")
 TICK = 0.5  # seconds between calls of `waiting`
+
+
+def count_bytes(value: object) -> int:
+    """Return about how many bytes a value takes: those of the arrays and texts that it holds."""
+    if hasattr(value, "nbytes"):  # an array, a tensor, or what knows its own size
+        return int(value.nbytes)
+    if isinstance(value, Image.Image):
+        return 4 * value.width * value.height  # Pillow keeps four bytes of a pixel in RGB
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return sum(map(count_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(count_bytes, value))
+    return 8  # a number; objects of other kinds are few, or shared
 
 
 class LRUCache:
@@ -35,7 +55,7 @@ class LRUCache:
         self,
         key: Hashable,
         make: Callable[[], T],
-        size: Callable[[T], int],
+        size: Callable[[T], int] = count_bytes,
         waiting: Callable[[], object] = lambda: None,
     ) -> T:
         """Return the value under `key`; compute it by `make` if there is none.
@@ -43,7 +63,7 @@ class LRUCache:
         Parameters
         ----------
         size : callable
-            Bytes of a value.
+            Bytes of a value, where others than `count_bytes` finds.
         waiting : callable
             Called twice a second while another thread computes the value; an exception
             that it raises ends the wait.
@@ -77,8 +97,8 @@ class LRUCache:
     def key_of(self, value: object) -> Hashable | None:
         """Return the key of a value in the cache; None for any other."""
         with self._lock:
-            found = (key for key, (kept, _) in self._values.items() if kept is value)
-            return next(found, None)
+            keys = (key for key, (kept, _) in self._values.items() if kept is value)
+            return next(keys, None)
 
     def _store(self, key: Hashable, value: object, size: int) -> None:
         with self._lock:

@@ -132,18 +132,7 @@ def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model
     ModelError
         When it cannot be loaded.
     """
-    place = st.empty()
-
-    @contextmanager
-    def shown() -> Iterator[None]:
-        with turn(place, load_queue()), place, st.spinner(tr("Loading the model …")):
-            yield
-
-    model = _get_or_load(
-        (name, weights, wanted), shown, lambda: place.progress(0.0, tr("Loading the model …"))
-    )
-    place.empty()
-    return model
+    return _load_in_sight((name, weights, wanted), tr("Loading the model …"))
 
 
 def with_phrases(model: "Model", phrases: tuple[str, ...], templates: tuple[str, ...]) -> "Model":
@@ -154,20 +143,24 @@ def with_phrases(model: "Model", phrases: tuple[str, ...], templates: tuple[str,
     ModelError
         When its text tower cannot be loaded, or cannot read a phrase.
     """
+    key: Any = cache().key_of(model)
+    if key is None:  # dropped meanwhile
+        return model.with_words(phrases, templates)
+    return _load_in_sight((*key, phrases, templates), tr("Reading the words …"))
+
+
+def _load_in_sight(key: Any, words: str) -> "Model":
+    """Return the model under a key of `_get_or_load`, and say meanwhile what is done."""
     place = st.empty()
 
     @contextmanager
-    def shown() -> Iterator[None]:
-        with turn(place, load_queue()), place, st.spinner(tr("Reading the words …")):
+    def in_turn() -> Iterator[None]:
+        with turn(place, load_queue()), place, st.spinner(words):
             yield
 
-    key = cache().key_of(model)
-    if key is None:  # dropped meanwhile
-        return model.with_words(phrases, templates)
-    named: Any = key
-    found = _get_or_load((*named, phrases, templates), shown, lambda: None)
+    model = _get_or_load(key, in_turn, lambda: place.progress(0.0, words))
     place.empty()
-    return found
+    return model
 
 
 def reloader(model: "Model") -> "Callable[[], Model]":
@@ -198,9 +191,9 @@ def _get_or_load(
             bare.drop_text_tower()
             return model
 
-        found = cache().get(key, ask, lambda made: OUTLINE_BYTES, waiting)
+        model = cache().get(key, ask, lambda made: OUTLINE_BYTES, waiting)
         cache().find(key[:3])  # now used later than those that share its module
-        return found
+        return model
     own_key = (name, weights, OWN_INPUT)
     own = None if wanted == OWN_INPUT else _get_or_load(own_key, in_turn, waiting)
 
@@ -249,7 +242,7 @@ def random_kernel(model: "Model") -> np.ndarray:
         with turn(st.empty(), load_queue()):
             return random_kernel(model)
 
-    return results.captures().get(("random kernel", model.name), make, lambda made: made.nbytes)
+    return results.captures().get(("random kernel", model.name), make)
 
 
 def initial_kernel(model: "Model") -> np.ndarray | None:

@@ -66,6 +66,13 @@ def title(name: str) -> str:
     return tr(samples()[name])
 
 
+def menu() -> dict[str, str]:
+    """Return what each picture of the menu is called; this session's own comes first."""
+    uploaded: Picture | None = st.session_state.get("uploaded")
+    own = {} if uploaded is None else {UPLOAD: uploaded.name}
+    return own | {name: title(name) for name in samples()}
+
+
 @st.cache_resource
 def sample(name: str) -> Picture:
     from vitviz.zoo.checkpoints import assets
@@ -92,8 +99,7 @@ def _image(data: bytes, digest: str) -> "Image.Image":
         with decode_queue().turn(lambda ahead: None):  # no drawing, which may stop the run
             return open_image(data)
 
-    # Pillow keeps four bytes of a pixel in RGB.
-    return images().get(digest, make, lambda made: 4 * made.width * made.height)
+    return images().get(digest, make)
 
 
 def most_megabytes() -> int:
@@ -139,11 +145,11 @@ def receive_sent(file_id: str, name: str | None, problem: str | None) -> None:
     context = get_script_run_ctx()
     if context is None or file_id in _files().values():  # its uploader has told of it
         return
-    found = context.uploaded_file_mgr.get_files(context.session_id, [file_id])
+    files = context.uploaded_file_mgr.get_files(context.session_id, [file_id])
     if problem:
         st.session_state.upload_error = problem
-    elif found:
-        receive(name or found[0].name, found[0].data)
+    elif files:
+        receive(name or files[0].name, files[0].data)
     _forget_all_but("page", file_id)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.common.images import Crop
     from vitviz.inspection import Measurements, Sinks
+    from vitviz.model.inputs import PreparedInput
 
 T = TypeVar("T")
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
@@ -40,7 +41,6 @@ def captures() -> LRUCache:
 def compute(
     key: Hashable,
     make: Callable[[], T],
-    size: Callable[[T], int],
     *,
     bar: DeltaGenerator | None = None,
     waiting: Callable[[], object] = lambda: None,
@@ -60,7 +60,7 @@ def compute(
             mine.give_way(lambda ahead: None)
         waiting()
 
-    return captures().get(key, in_turn, size, let_others_go)
+    return captures().get(key, in_turn, waiting=let_others_go)
 
 
 def check_page(model: "Model") -> None:
@@ -133,7 +133,6 @@ def capture(model: "Model", picture: Picture) -> "Activations":
     acts = compute(
         (*model_key(model), picture.digest),
         make,
-        lambda made: made.nbytes,
         bar=place,
         waiting=lambda: place.progress(
             0.0, tr("Another visitor has asked for the same; it is being computed")
@@ -178,7 +177,7 @@ def photo(view: View) -> "Image.Image":
         made.paste(pixels.resize(size, Image.Resampling.NEAREST), (left, top))
         return made
 
-    return compute((*view.key, "seen"), make, lambda made: 3 * made.width * made.height)
+    return compute((*view.key, "seen"), make)
 
 
 def seen_part(view: View) -> "tuple[Image.Image, Crop]":
@@ -194,21 +193,14 @@ def encoded_photo(view: View) -> str:
     from vitviz.web.token_map import photo_url
 
     key = view.key if view.style.seen else (view.picture.digest,)
-    return compute((*key, "photo"), lambda: photo_url(photo(view)), len)
+    return compute((*key, "photo"), lambda: photo_url(photo(view)))
 
 
 def measurements(view: View) -> "Measurements":
     """Return `inspection.measurements` of the capture, cached."""
     from vitviz import inspection
 
-    def make() -> "Measurements":
-        return inspection.measurements(view.acts)
-
-    def size(made: "Measurements") -> int:
-        fields = (made.distance, made.entropy, made.prefix_mass, made.query_attention, made.rollout)
-        return sum(array.nbytes for array in fields)
-
-    return compute((*view.key, "measurements"), make, size)
+    return compute((*view.key, "measurements"), lambda: inspection.measurements(view.acts))
 
 
 def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
@@ -224,16 +216,36 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
         return list(measurements(view).distance), np.full(acts.depth, equal)
 
     def make() -> tuple[list[np.ndarray], np.ndarray]:
-        found, shared = [], []
+        by_layer, equal = [], []
         for layer in range(acts.depth):
             windows = list(acts.windows(layer))
-            found.append(inspection.windowed_distance(windows))
+            by_layer.append(inspection.windowed_distance(windows))
             # In a shifted window some pairs are masked: -100 is added to their scores.
             alike = [(inspection.allowed_pairs(a)[None], q, k) for a, q, k in windows]
-            shared.append(inspection.windowed_distance(alike)[0])
-        return found, np.array(shared)
+            equal.append(inspection.windowed_distance(alike)[0])
+        return by_layer, np.array(equal)
 
-    return compute((*view.key, "distances by layer"), make, lambda made: 8 * sum(map(len, made[0])))
+    return compute((*view.key, "distances by layer"), make)
+
+
+def pad_heads(by_layer: Sequence[np.ndarray]) -> np.ndarray:
+    """Return an array (layers, most heads of a layer), NaN where a layer has fewer."""
+    padded = np.full((len(by_layer), max(map(len, by_layer))), np.nan)
+    for layer, heads in enumerate(by_layer):
+        padded[layer, : len(heads)] = heads
+    return padded
+
+
+def final_tokens(view: View, layer: int) -> np.ndarray:
+    """Return all tokens after a layer and the final LayerNorm: (tokens, D)."""
+    return view.acts.tokens(layer + 1, normalised=True)
+
+
+def prepared(view: View) -> "PreparedInput":
+    """Return the model's input for the picture on screen, cached."""
+    from vitviz.model.inputs import prepare
+
+    return compute((*view.key, "prepared"), lambda: prepare(view.model, view.picture.image))
 
 
 def shares_of_query(view: View, matrix: np.ndarray, *, row: bool) -> np.ndarray:
@@ -267,7 +279,7 @@ def row_shares(view: View, counts: "Of", layer: int) -> np.ndarray:
         shares: np.ndarray = matrix / np.maximum(matrix.sum(axis=2, keepdims=True), 1e-30)
         return shares.astype(np.float32)
 
-    return compute((*view.key, counts, layer), make, lambda made: made.nbytes)
+    return compute((*view.key, counts, layer), make)
 
 
 def sinks(view: View, layer: int) -> "Sinks":
@@ -278,11 +290,7 @@ def sinks(view: View, layer: int) -> "Sinks":
     ModelError
         As `Activations.sinks`.
     """
-
-    def make() -> "Sinks":
-        return view.acts.sinks(view.model, layer)
-
-    return compute((*view.key, "sinks", layer), make, lambda made: 1000)
+    return compute((*view.key, "sinks", layer), lambda: view.acts.sinks(view.model, layer))
 
 
 def query_shares(view: View, counts: "Of" = "weights") -> np.ndarray:
@@ -328,7 +336,7 @@ def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]
         return acts.probabilities, intervention.logit_lens(view.model, acts)
 
     key = (*view.key, "answer", *(_identity(edit) for edit in edits))
-    return compute(key, make, lambda made: sum(array.nbytes for array in made))
+    return compute(key, make)
 
 
 def _identity(edit: "Edit") -> Hashable:
@@ -378,11 +386,10 @@ def experiment(
         bar = st.progress(0.0)
         st.button(tr("Cancel"), key=f"cancel {called[0]}", icon=":material/cancel:")
     try:
-        found = captures().get(
+        result = captures().get(
             (*view.key, *called),
             made,
-            lambda found: getattr(found, "nbytes", 1000),
-            lambda: bar.progress(
+            waiting=lambda: bar.progress(
                 0.0, tr("Another visitor has asked for the same; it is being computed")
             ),
         )
@@ -390,4 +397,4 @@ def experiment(
         place.empty()
         raise
     place.empty()
-    return found
+    return result

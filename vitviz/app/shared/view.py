@@ -10,6 +10,8 @@ from vitviz.common.language import tr
 from vitviz.web.token_map import PlacedGrid
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from vitviz import Activations, Model
     from vitviz.model.families import Layer
 
@@ -95,9 +97,28 @@ class View:
         )
 
     @property
+    def layer_name(self) -> str:
+        return tr("layer {layer} of {depth}", layer=self.layer + 1, depth=self.acts.depth)
+
+    @property
+    def place(self) -> str:
+        """The layer and the head on screen, in words."""
+        return tr("layer {layer}, ", layer=self.layer + 1) + head_name(self.head)
+
+    def of_head(self, values: "np.ndarray") -> "np.ndarray":
+        """Return the values of the head on screen, of an array by head; or the mean of heads."""
+        own: np.ndarray = values.mean(axis=0) if self.head is None else values[self.head]
+        return own
+
+    @property
     def key(self) -> tuple[Hashable, ...]:
         """Cache key: what the capture depends on."""
         return (*model_key(self.model), self.picture.digest)
+
+
+def head_name(head: int | None) -> str:
+    """Return the name of a head, or of the mean of heads."""
+    return tr("mean of heads") if head is None else tr("head {head}", head=head + 1)
 
 
 def model_key(model: "Model") -> tuple[str, str]:

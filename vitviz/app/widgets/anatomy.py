@@ -2,10 +2,7 @@
 
 import math
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-import numpy as np
-import pyarrow as pa
 import streamlit as st
 
 from vitviz.app import settings
@@ -13,6 +10,7 @@ from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
 from vitviz.app.shared.view import token_text
 from vitviz.app.widgets import lesson
+from vitviz.app.widgets.token_map import committed_head, map_session, mount_numbers, take_commit
 from vitviz.common.language import tr
 from vitviz.text import anatomy as text
 from vitviz.web.anatomy_map import (
@@ -49,20 +47,12 @@ def anatomy(view: "View") -> None:
     steps = steps_message(of, steps_id, results.encoded_photo(view), MAX_LAYER_BYTES)
     layer = layer_message(of, f"{steps_id}-{view.layer}", MAX_LAYER_BYTES)
     for place, numbers in (("steps", steps), ("layer", layer)):
-        _component(
-            key=f"token_map_{_NAME}_{place}_stack",  # takes no room, as the style says of this name
-            height=1,
-            data={
-                name: value if name == "stack" else pa.table({"values": value})
-                for name, value in numbers.items()
-            },
-        )
+        mount_numbers(_component, f"token_map_{_NAME}_{place}_stack", numbers)
     message = view_message(
         of,
         stepsId=steps_id,
         layerId=layer["stack"]["id"],
-        session=st.session_state.setdefault("map_session", uuid4().hex),
-        version=st.session_state.setdefault("map_version", 0),
+        **map_session(),
         layers=[*range(view.acts.depth)],
         alone=True,
         guided=lesson.current_step() is not None,
@@ -82,10 +72,10 @@ def steps_of(view: "View") -> "tuple[Box, ...]":
     """Return the picture at each step, cached."""
     from vitviz.web import anatomy
 
-    def make() -> "tuple[Box, ...]":
-        return anatomy.steps(view.model, view.picture.image, view.acts)  # may make a pass
-
-    return results.compute((*view.key, "steps"), make, _bytes_of)
+    return results.compute(  # in a turn, as it may make a pass
+        (*view.key, "steps"),
+        lambda: anatomy.steps(view.model, view.picture.image, view.acts),
+    )
 
 
 def layer_of(view: "View") -> "tuple[Box, ...]":
@@ -95,7 +85,6 @@ def layer_of(view: "View") -> "tuple[Box, ...]":
     return results.compute(
         (*view.key, "boxes", view.layer),
         lambda: anatomy.layer_boxes(view.model, view.acts, view.layer),
-        _bytes_of,
     )
 
 
@@ -103,22 +92,8 @@ def _residual_of(view: "View") -> "Residual":
     from vitviz.web import anatomy
 
     return results.compute(
-        (*view.key, "residual stream"),
-        lambda: anatomy.residual_stream(view.acts),
-        lambda made: 1000,
+        (*view.key, "residual stream"), lambda: anatomy.residual_stream(view.acts)
     )
-
-
-def _bytes_of(boxes: "tuple[Box, ...]") -> int:
-    arrays = [box.values for box in boxes if box.values is not None]
-    return sum(a.nbytes for a in [*arrays, *(p for box in boxes for p in box.parts.values())])
-
-
-def scores_of(view: "View", head: int) -> np.ndarray:
-    """Return what softmax is applied to: ndarray of shape (queries, keys)."""
-    from vitviz.web import anatomy
-
-    return anatomy.scores(view.acts, view.layer, head)[1]
 
 
 def pair(view: "View") -> tuple[int, int]:
@@ -133,12 +108,11 @@ def pair(view: "View") -> tuple[int, int]:
 
 def _take(view: "View") -> None:
     """Write what was committed into the shared settings; what does not fit falls back there."""
-    committed = st.session_state[_NAME]["commit"]
-    st.session_state.map_version = committed["version"]
+    committed = take_commit(_NAME)
     layer, key = view.acts.layers[view.layer], int(committed["key"])
     settings.change(
         layer=int(committed["frame"]) + 1,
-        head="mean" if committed["head"] < 0 else committed["head"] + 1,
+        head=committed_head(committed),
         query=token_text(layer, int(committed["query"])),
         step=committed["step"],
         key=token_text(layer, key) if key >= 0 else "",

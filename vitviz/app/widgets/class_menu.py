@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from vitviz import plots
 from vitviz.app.settings import setting
 from vitviz.app.widgets.control import control
 from vitviz.common.language import Message, as_percent, tr
@@ -11,6 +12,7 @@ from vitviz.text.class_names import common_names, full_names, other_names, table
 
 if TYPE_CHECKING:
     import numpy as np
+    import plotly.graph_objects as go
 
     from vitviz import Activations
     from vitviz.app.widgets.data_table import Columns
@@ -23,6 +25,12 @@ TOP = "top"
 def names(acts: "Activations") -> tuple[str, ...]:
     """Return the names of all classes, each short enough for a figure."""
     return tuple(_name(acts, index) for index in range(len(acts.output_names)))
+
+
+def answer_figure(acts: "Activations") -> "go.Figure":
+    """Draw the most probable classes."""
+    full = full_names(acts.output_names)
+    return plots.class_probabilities(_probabilities(acts), names(acts), full_names=full)
 
 
 def answer_words(acts: "Activations", *, trained: bool) -> str:

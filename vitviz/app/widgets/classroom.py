@@ -1,6 +1,5 @@
 """The controls of a class: the server's address, the view that is shown to all."""
 
-from pathlib import Path
 from typing import Literal
 
 import segno
@@ -9,12 +8,11 @@ import streamlit as st
 from vitviz.app import settings
 from vitviz.app.pages import OPENING
 from vitviz.app.shared import classroom, pictures, visitors
+from vitviz.app.widgets.component import component
 from vitviz.common.language import tr
 from vitviz.text import classroom as text
 
-_watch = st.components.v2.component(
-    "vitviz_watch", js=Path(__file__).with_name("watch.js").read_text(encoding="utf-8")
-)
+_watch = component("vitviz_watch", "watch.js")
 
 
 def draw_controls(page: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 import streamlit as st
 
 from vitviz.app.settings import setting
+from vitviz.app.shared.view import MEAN, head_name
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.places import label_in_bar, places
 from vitviz.common.language import tr
@@ -53,7 +54,7 @@ def control(
     ----------
     label : str
         In the page's language.
-    options : sequence, or mapping of options to their marked words
+    options : sequence, or mapping of options to their words, marked or translated
     at : DeltaGenerator, "settings", "bar" or "named"
         Where it stands: a column, the menu of settings, the bar, or the bar behind its label.
     kind : str
@@ -80,3 +81,16 @@ def control(
         at.slider(label, options[0], options[-1], key=name, **look)
     else:
         getattr(at, kind)(label, options, key=name, format_func=words, **look)
+
+
+def draw_head_menu(heads: int) -> None:
+    """Draw the menu of heads in the bar; `head` is a shared setting, read in controls.py."""
+    control(
+        "head",
+        tr("Head"),
+        [MEAN, *range(1, heads + 1)],
+        "bar",
+        "selectbox",
+        lambda head: head_name(head - 1 if isinstance(head, int) else None),
+        width=180,
+    )

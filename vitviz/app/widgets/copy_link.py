@@ -1,19 +1,9 @@
 """A button that copies the address of what is on screen."""
 
-from pathlib import Path
-
-import streamlit as st
-
+from vitviz.app.widgets.component import component
 from vitviz.common.language import tr
 
-_component = st.components.v2.component(
-    "vitviz_copy_link",
-    css="".join(
-        Path(__file__).with_name(name).read_text(encoding="utf-8")
-        for name in ("button.css", "copy_link.css")
-    ),
-    js=Path(__file__).with_name("copy_link.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_copy_link", "copy_link.js", "button.css", "copy_link.css")
 
 
 def copy_link(*, uploaded: bool) -> None:

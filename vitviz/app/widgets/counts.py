@@ -9,6 +9,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
 from vitviz.app.widgets.control import choose
 from vitviz.common.language import mark, tr, tr_md
+from vitviz.web.token_map import map_titles
 
 if TYPE_CHECKING:
     from vitviz.activations.activations import Of
@@ -19,6 +20,14 @@ COUNTS: "dict[Of, str]" = {
     "values": mark("A times the length of the value"),
     "output": mark("what the key adds after the projection"),
 }
+
+
+def titles_of(counts: "Of") -> dict[str, str]:
+    """Return the headings of maps that count this: "row", "column" and "strip"."""
+    if counts == "weights":
+        return map_titles()
+    added = {"row": tr("What is added to it"), "column": tr("What it adds to others")}
+    return map_titles() | added
 
 
 def choose_counts(*views: View) -> "Of":

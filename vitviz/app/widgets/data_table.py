@@ -13,7 +13,7 @@ import streamlit as st
 from vitviz.app import settings
 from vitviz.app.pages import PAGES
 from vitviz.app.shared.queue import BusyError
-from vitviz.app.shared.view import View
+from vitviz.app.shared.view import View, head_name
 from vitviz.common.files import creation_record
 from vitviz.common.language import Message, current_language, literal, mark, tr, tr_md, translate
 
@@ -115,8 +115,6 @@ class Data:
         What the maps count, where it is not attention itself.
     hidden : bool
         Whether none of it is to be seen yet, in a file neither, as it is guessed first.
-    measured : bool
-        Whether it was measured of the model on screen, and not recorded before.
     """
 
     make: Callable[[], Sequence[Table]]
@@ -125,7 +123,6 @@ class Data:
     beside: Beside | None = None
     counted: str | None = None
     hidden: bool = False
-    measured: bool = True
 
 
 @st.fragment  # opening it does not run the rest of the page again
@@ -147,8 +144,8 @@ def draw_tables(view: View, page: str, data: Data) -> None:
         disclosure.error(tr_md(error))
         return
     for number, table in enumerate(tables, start=1):
-        line = table.record or shown
-        made = _made_with(view, data) if data.measured and not table.record else creation_record()
+        line, is_recorded = table.record or shown, table.record or data.record
+        made = creation_record() if is_recorded else _made_with(view, data)
         table = replace(table, made_with=made)
         with disclosure:
             words, *buttons = st.columns([4, 1, 1], vertical_alignment="center")
@@ -205,11 +202,9 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
     if data and data.record:
         return data.record
     pictures = data.pictures if data else None
-    layer = tr("layer {layer} of {depth}", layer=view.layer + 1, depth=view.acts.depth)
-    parts = {"layer": layer}
+    parts = {"layer": view.layer_name}
     if view.acts.layers[view.layer].num_heads:
-        mean, head = tr("mean of heads"), view.head
-        parts["head"] = mean if head is None else tr("head {head}", head=head + 1)
+        parts["head"] = head_name(view.head)
         parts["scale"] = tr(SCALES[view.style.scale])
     return " · ".join(
         (
@@ -222,7 +217,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
 
 
 def patch_columns(
-    view: View, *, prefix: bool = False, grid: tuple[int, int] | None = None
+    view: View, *, prefix: bool = False, grid: tuple[int, ...] | None = None
 ) -> Columns:
     """Return the first columns of a table with a line for each patch, in row-major order.
 
@@ -238,6 +233,17 @@ def patch_columns(
         columns = {}
     places = {Message("row"): rows, Message("column"): cols}
     return columns | {name: [*nowhere, *each.tolist()] for name, each in places.items()}
+
+
+def head_columns(shape: tuple[int, ...]) -> Columns:
+    """Return the first columns of a table with a line for each head (layers, heads)."""
+    layers, heads = np.indices(shape).reshape(2, -1) + 1
+    return {Message("layer"): layers, Message("head"): heads}
+
+
+def columns_of(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Columns:
+    """Return the columns of rows."""
+    return dict(zip(headings, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _one_line(words: str) -> str:

@@ -1,6 +1,5 @@
 """Experiments on the answer: sets of heads or patches to edit, and passes made on demand."""
 
-import re
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +8,19 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings
+from vitviz.app.cells import cells_text, toggle_cells
 from vitviz.app.settings import setting
 from vitviz.app.shared import results
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import control
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import Points, show
 from vitviz.common.language import mark, tr, tr_md
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from vitviz.intervention import Progress, Removal
-
-_PIECE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:-(\d{1,4})\.(\d{1,4}))?")
 
 #: An experiment that was asked for: where it is drawn, and what makes it.
 Pending = tuple[DeltaGenerator, Callable[[], object]]
@@ -56,57 +54,14 @@ def _may_drop(view: View) -> bool:
     return view.acts.all_to_all and not view.model.positional_attention
 
 
-def read_cells(text: str, shape: tuple[int, int]) -> np.ndarray | None:
-    """Return the cells as a bool ndarray of `shape`; None where the text does not fit it."""
-    mask = np.zeros(shape, bool)
-    for piece in text.split():
-        match = _PIECE.fullmatch(piece)
-        if match is None:
-            return None
-        top, left, *end = (int(number) for number in match.groups() if number is not None)
-        bottom, right = end or (top, left)
-        if not (1 <= top <= bottom <= shape[0] and 1 <= left <= right <= shape[1]):
-            return None
-        mask[top - 1 : bottom, left - 1 : right] = True
-    return mask
-
-
-def cells_text(mask: np.ndarray) -> str:
-    """Return the text of the cells where `mask` (rows, columns) is true, in few rectangles."""
-    left_over, pieces = mask.astype(bool), []
-    for row, col in np.argwhere(mask):
-        if not left_over[row, col]:
-            continue
-        right = _run(np.atleast_1d(left_over[row, col:])) + col
-        bottom = _run(np.atleast_1d(left_over[row:, col:right].all(axis=1))) + row
-        left_over[row:bottom, col:right] = False
-        first, last = f"{row + 1}.{col + 1}", f"{bottom}.{right}"
-        pieces.append(first if first == last else f"{first}-{last}")
-    return " ".join(pieces)
-
-
-def toggle_cells(mask: np.ndarray, chosen: list[int]) -> np.ndarray:
-    """Add the chosen cells (row-major numbers), or remove them where all are in the set."""
-    changed = mask.copy()
-    changed.flat[chosen] = not mask.flat[chosen].all()
-    return changed
-
-
-def _run(values: np.ndarray) -> int:
-    """Return the number of leading true values."""
-    return int(values.argmin()) if not values.all() else len(values)
-
-
 def choose_cells(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
     """Draw a figure whose cells are toggled by a click or a drag."""
-    key = f"{name} figure"
 
-    def chosen() -> None:
-        points = st.session_state[key].selection.point_indices
-        if points:
-            settings.change(**{name: cells_text(toggle_cells(mask, points))})
+    def toggle(points: Points) -> None:
+        chosen = [point["point_index"] for point in points]
+        settings.change(**{name: cells_text(toggle_cells(mask, chosen))})
 
-    show(figure, key=key, on_click=chosen, drag=True)
+    show(figure, key=f"{name} figure", on_click=toggle, drag=True)
 
 
 def edit_buttons(name: str, mask: np.ndarray, how: str) -> None:

@@ -1,15 +1,9 @@
 """A menu at each figure of the page that saves it as a picture."""
 
-from pathlib import Path
-
-import streamlit as st
-
+from vitviz.app.widgets.component import component
 from vitviz.common.language import strings
 
-_component = st.components.v2.component(
-    "vitviz_figure_pictures",
-    js=Path(__file__).with_suffix(".built.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_figure_pictures", "figure_pictures.built.js")
 
 
 def figure_pictures() -> None:

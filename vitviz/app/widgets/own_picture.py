@@ -1,19 +1,15 @@
 """Pictures from the clipboard, by a button or by Ctrl+V, and from a phone's own camera."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import limits, pictures
+from vitviz.app.widgets.component import component
 from vitviz.common.language import mark, tr
 
-_component = st.components.v2.component(
-    "vitviz_own_picture",
-    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
-    js=Path(__file__).with_name("own_picture.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_own_picture", "own_picture.js", "button.css")
 _PROBLEMS = {
     "large": mark("The picture is larger than {size} MB."),
     "broken": mark("The picture did not arrive, because the connection broke off. Send it again."),
@@ -38,14 +34,14 @@ def follow_pictures() -> None:
 def _mount(key: str, kind: Literal["paste", "camera", "page"], **words: str) -> None:
     def sent() -> None:
         settings.use_stored_language()
-        told: Any = st.session_state.get(key, {}).get("sent")
-        if told is None:  # of a page that was left
+        file: Any = st.session_state.get(key, {}).get("sent")
+        if file is None:  # of a page that was left
             return
-        problem = _PROBLEMS.get(told["problem"])
-        said = problem and tr(problem, size=pictures.most_megabytes())
-        if told["problem"] == "many":
-            said = limits.refusal_of_uploads()
-        pictures.receive_sent(told["id"], told["name"], said)
+        problem = _PROBLEMS.get(file["problem"])
+        words = problem and tr(problem, size=pictures.most_megabytes())
+        if file["problem"] == "many":
+            words = limits.refusal_of_uploads()
+        pictures.receive_sent(file["id"], file["name"], words)
 
     height: Any = 1 if kind == "page" else "content"
     session, taken = pictures.session_and_files()

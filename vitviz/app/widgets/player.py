@@ -1,17 +1,12 @@
 """A button that plays a setting which counts moments, one after the other."""
 
-from pathlib import Path
-
 import streamlit as st
 
 from vitviz.app import settings
+from vitviz.app.widgets.component import component
 from vitviz.common.language import tr
 
-_component = st.components.v2.component(
-    "vitviz_player",
-    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
-    js=Path(__file__).with_name("player.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_player", "player.js", "button.css")
 
 
 def player(name: str, chosen: int, count: int) -> None:

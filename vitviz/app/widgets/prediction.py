@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,8 +16,9 @@ from vitviz.app.shared import results, visitors
 from vitviz.app.shared.classroom import Question, room
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.classroom import is_student, watch_counts
+from vitviz.app.widgets.component import component
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.token_map import sent_picture
+from vitviz.app.widgets.token_map import map_session, mount_numbers, sent_picture, take_commit
 from vitviz.common.language import strings, tr
 from vitviz.text import guesses as text
 
@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 #: How the guesses of a class are drawn: how often each answer was given, in a figure.
 Draw = Callable[[Mapping[int, int]], "go.Figure"]
-_HERE = Path(__file__).parent
-_component = st.components.v2.component(
-    "vitviz_guess",
-    css=(_HERE / "guess.css").read_text(encoding="utf-8"),
-    js=(_HERE / "guess.built.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_guess", "guess.built.js", "guess.css")
 
 
 @dataclass(frozen=True)
@@ -121,9 +116,7 @@ def ask_patch(
     key = "guess_board"
 
     def commit() -> None:
-        committed = st.session_state[key]["commit"]
-        st.session_state.map_version = committed["version"]
-        patch = int(committed["patch"])
+        patch = int(take_commit(key)["patch"])
         if 0 <= patch < grid[0] * grid[1]:
             _store_guess(question, patch)
 
@@ -131,18 +124,14 @@ def ask_patch(
     left, right = st.columns(2) if visitors.for_class() else (st.container(), st.container())
     stack_id = f"guess-{view.picture.digest[:16]}-{view.style.seen}-{view.key[1]}"
     with left:
-        _component(
-            key="token_map_guess_stack",  # takes no room, as the style says of this name
-            height=1,
-            data={"stack": {"id": stack_id, "picture": results.encoded_photo(view)}},
-        )
+        stack = {"stack": {"id": stack_id, "picture": results.encoded_photo(view)}}
+        mount_numbers(_component, "token_map_guess_stack", stack)
         _component(
             key=key,
             on_commit_change=commit,
             data={
                 "stackId": stack_id,
-                "session": st.session_state.setdefault("map_session", uuid4().hex),
-                "version": st.session_state.setdefault("map_version", 0),
+                **map_session(),
                 "state": {"patch": -1},
                 "lut": "",
                 "picture": sent_picture(view),
@@ -160,35 +149,33 @@ def counts_figure(
     view: "View", grid: tuple[int, int], crop: "Crop", counts: Mapping[int, int]
 ) -> "go.Figure":
     """Draw how often each patch or block of a grid was guessed, over the picture."""
-    found = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
-    return plots.guesses(found.reshape(grid), results.photo(view), crop=crop)
+    by_patch = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
+    return plots.guesses(by_patch.reshape(grid), results.photo(view), crop=crop)
 
 
 def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None:
     """Ask for a layer; its number, from 0, is the answer."""
     st.markdown(words)
     chosen = st.pills(tr(text.LAYER), range(1, depth + 1), key="guess_layer")
-    st.button(
-        tr(text.SEND),
-        key="send guess",
-        type="primary",
-        disabled=chosen is None,
-        on_click=_store_guess,
-        args=(question, (chosen or 0) - 1),
-    )
-    draw_class_guesses(question, draw)
+    _send_button(question, None if chosen is None else chosen - 1, draw)
 
 
 def ask_percent(question: Question, words: str, *, draw: Draw) -> None:
     """Ask for a whole number of per cent."""
     st.markdown(words)
     chosen = st.slider(tr(text.PERCENT), 0, 100, 50, key="guess_percent", format="%d %%")
+    _send_button(question, chosen, draw)
+
+
+def _send_button(question: Question, answer: int | None, draw: Draw) -> None:
+    """Draw the button that sends an answer, and the guesses of the class."""
     st.button(
         tr(text.SEND),
         key="send guess",
         type="primary",
+        disabled=answer is None,
         on_click=_store_guess,
-        args=(question, chosen),
+        args=(question, answer),
     )
     draw_class_guesses(question, draw)
 

@@ -7,7 +7,7 @@ import streamlit as st
 from vitviz.app.settings import setting
 from vitviz.app.shared import results, started
 from vitviz.app.shared.view import View, model_key
-from vitviz.app.widgets.control import choose
+from vitviz.app.widgets.control import control
 from vitviz.common.language import tr
 
 if TYPE_CHECKING:
@@ -17,30 +17,33 @@ NONE = "none"
 
 
 def chosen_profile(view: View) -> "Profile | None":
-    """Return what the menu of `choose_profile` holds, where it is not drawn."""
-    found = fitting_profiles(view.model)
-    if not found:
+    """Return the profile that is chosen in the menu; None for nothing."""
+    profiles = _named_profiles(view)
+    if len(profiles) == 1:  # a setting of another model stays
         return None
-    names = [*(str(number + 1) for number in range(len(found))), NONE]
-    chosen = setting("profile", names, names[0])
-    return None if chosen == NONE else found[int(chosen) - 1]
+    return profiles[setting("profile", list(profiles), next(iter(profiles)))]
 
 
 def choose_profile(view: View, at: Any, label: str) -> "Profile | None":
-    """Draw the menu; the profile that is chosen, None where nothing is to be shown."""
-    found = dict(enumerate(fitting_profiles(view.model), start=1))
-    names = [*map(str, found), NONE]
-    words = describe_count if len(found) == 1 else describe
-    chosen = choose(
-        "profile",
-        label,
-        names,
-        names[0],
-        at,
-        "selectbox",
-        lambda name: tr("nothing") if name == NONE else words(found[int(name)]),
-    )
-    return None if chosen == NONE else found[int(chosen)]
+    """Draw the menu where there is a profile; return the chosen one, None for nothing."""
+    chosen, profiles = chosen_profile(view), _named_profiles(view)
+    words = describe_count if len(profiles) == 2 else describe
+    if len(profiles) > 1:
+        control(
+            "profile",
+            label,
+            list(profiles),
+            at,
+            "selectbox",
+            lambda name: words(profile) if (profile := profiles[name]) else tr("nothing"),
+        )
+    return chosen
+
+
+def _named_profiles(view: View) -> "dict[str, Profile | None]":
+    """Return the profiles of the model by their names in the address, and none of them."""
+    profiles = enumerate(fitting_profiles(view.model), start=1)
+    return {**{str(number): profile for number, profile in profiles}, NONE: None}
 
 
 @st.cache_resource(show_spinner=False)
@@ -61,7 +64,7 @@ def fitting_profiles(model: "Model") -> "list[Profile]":
 
         return [profile for profile in all_profiles() if fits(profile, model)]
 
-    return results.captures().get((*model_key(model), "profiles"), make, lambda made: 1000)
+    return results.captures().get((*model_key(model), "profiles"), make)
 
 
 def explain_none(model: "Model") -> str:
@@ -91,8 +94,8 @@ def explain_none(model: "Model") -> str:
 
 def count_pictures(profile: "Profile") -> int:
     """Return how many pictures were measured."""
-    found: int = profile.about["pictures"] - profile.about["skipped"]
-    return found
+    count: int = profile.about["pictures"] - profile.about["skipped"]
+    return count
 
 
 def describe_count(profile: "Profile") -> str:

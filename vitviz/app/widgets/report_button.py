@@ -76,7 +76,7 @@ def _again(view: View, visitor: str | None) -> "Callable[[], Captured]":
                 return capture(model, picture.image)
 
         key = (*model_key(model), picture.digest)
-        acts = results.captures().get(key, in_turn, lambda made: made.nbytes)
+        acts = results.captures().get(key, in_turn)
         return Captured(model, picture.name, acts, picture.image, picture.digest)
 
     return make

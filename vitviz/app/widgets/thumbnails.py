@@ -1,23 +1,16 @@
 """The sample pictures as thumbnails, of which a click chooses one."""
 
-import base64
-import io
-from pathlib import Path
-
 import streamlit as st
 from PIL import Image, ImageOps
 
 from vitviz.app import settings
 from vitviz.app.shared import pictures
+from vitviz.app.widgets.component import component
+from vitviz.common.images import data_url
 from vitviz.common.language import tr
 
 SIDE = 88  # pixels, for screens of two a CSS pixel
-_HERE = Path(__file__).parent
-_component = st.components.v2.component(
-    "vitviz_thumbnails",
-    css=(_HERE / "thumbnails.css").read_text(encoding="utf-8"),
-    js=(_HERE / "thumbnails.js").read_text(encoding="utf-8"),
-)
+_component = component("vitviz_thumbnails", "thumbnails.js", "thumbnails.css")
 
 
 def thumbnails(chosen: str) -> None:
@@ -41,7 +34,5 @@ def thumbnails(chosen: str) -> None:
 @st.cache_data
 def _source(name: str) -> str:
     """Return a small JPEG as a data URI."""
-    made = ImageOps.fit(pictures.sample(name).image, (SIDE, SIDE), Image.Resampling.LANCZOS)
-    out = io.BytesIO()
-    made.save(out, "JPEG", quality=70)
-    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
+    small = ImageOps.fit(pictures.sample(name).image, (SIDE, SIDE), Image.Resampling.LANCZOS)
+    return data_url(small, "JPEG", quality=70)

@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import results
-from vitviz.app.shared.view import placed_grid, token_text
+from vitviz.app.shared.view import MEAN, placed_grid, token_text
 from vitviz.app.widgets import lesson
 from vitviz.common.language import tr
 from vitviz.web.token_map import (
@@ -98,11 +98,6 @@ def token_map(
             replace(one, heads=heads, equal_share=one.equal_share if kind == "share" else None)
         ]
         shapes *= len(values)
-    query = -1 if view.query is None else view.query
-    if patches_only:
-        query = (
-            patch_number(shapes[0].grid, view.query_patch) if view.query_patch else shapes[0].home
-        )
     stack_id = "-".join(
         (
             name,
@@ -115,15 +110,14 @@ def token_map(
     )
 
     def commit() -> None:
-        committed = st.session_state[key]["commit"]
-        st.session_state.map_version = committed["version"]
-        number = int(committed["frame"]) if frame_setting[0] == "layer" else view.layer
-        acts = view.acts  # which this function must not hold, as the session keeps it
-        layer, asked = acts.layers[number], int(committed["query"])
-        st.session_state.query_grid = placed_grid(picture, acts, number)
-        changes: dict[str, object] = {
+        committed = take_commit(key)
+        layer = int(committed["frame"]) if frame_setting[0] == "layer" else view.layer
+        changes = committed_query(view, layer, committed, patches_only=patches_only)
+        if changes:
+            st.session_state.query_asked = True  # also where it is the default of this layer
+        changes |= {
             frame_setting[0]: values[int(committed["frame"])],
-            "head": "mean" if committed["head"] < 0 else committed["head"] + 1,
+            "head": committed_head(committed),
             "view": committed["view"],
             "scale": committed["scale"],
             "leave_out": "on" if committed["leaveOut"] else "off",
@@ -131,14 +125,6 @@ def token_map(
         }
         if kind == "share":  # a cosine has no direction: the maps of attention keep theirs
             changes["read"] = committed["direction"]
-        if not patches_only:
-            changes["query"] = token_text(layer, asked)
-        elif committed["pinned"]:
-            changes["query"] = token_text(layer, len(view.prefix) + asked)
-        elif view.query_patch is not None:  # let go: back to the token that is no patch
-            changes["query"] = token_text(layer, default_query(acts, layer))
-        if "query" in changes:
-            st.session_state.query_asked = True  # also where it is the default of this layer
         settings.change(**changes)  # what does not fit falls back there
 
     mount(
@@ -148,7 +134,7 @@ def token_map(
             "state": {
                 "frame": values.index(st.session_state[frame_setting[0]]),
                 "head": -1 if view.head is None else view.head,
-                "query": query,
+                "query": sent_query(view, shapes[0], patches_only=patches_only),
                 "pinned": view.query_patch is not None,
                 "direction": view.style.direction if kind == "share" else "row",
                 "view": view.style.view,
@@ -185,25 +171,89 @@ def mount(
     message : parts of the view message, see `view_message`
     commit : called when something is chosen, `st.session_state[key]["commit"]`
     """
-    _component(
-        key=f"{key}_stack",
-        height=1,
-        data={
-            name: value if name == "stack" else pa.table({"values": value})
-            for name, value in stack.items()
-        },
-    )
+    mount_numbers(_component, f"{key}_stack", stack)
     _component(
         key=key,
         on_commit_change=commit,
         data=view_message(
             stack["stack"]["id"],
             stack["stack"]["kind"],
-            session=st.session_state.setdefault("map_session", uuid4().hex),
-            version=st.session_state.setdefault("map_version", 0),
+            **map_session(),
             **message,
         ),
     )
+
+
+def mount_numbers(component: Callable[..., object], key: str, stack: dict[str, Any]) -> None:
+    """Mount a component with the numbers alone; it takes no room, as the style says of its key."""
+    data = {
+        name: value if name == "stack" else pa.table({"values": value})
+        for name, value in stack.items()
+    }
+    component(key=key, height=1, data=data)
+
+
+def map_session() -> dict[str, Any]:
+    """Return the session, and the number of the last commit in it, as components tell them back."""
+    return {
+        "session": st.session_state.setdefault("map_session", uuid4().hex),
+        "version": st.session_state.setdefault("map_version", 0),
+    }
+
+
+def take_commit(key: str) -> dict[str, Any]:
+    """Return what was committed in the component under a key."""
+    committed: dict[str, Any] = st.session_state[key]["commit"]
+    st.session_state.map_version = committed["version"]
+    return committed
+
+
+def committed_head(committed: dict[str, Any]) -> object:
+    """Return the setting of the head that was committed."""
+    return MEAN if committed["head"] < 0 else committed["head"] + 1
+
+
+def committed_query(
+    view: "View", layer: int, committed: dict[str, Any], *, patches_only: bool
+) -> dict[str, object]:
+    """Return the setting of the query that was committed in maps of a layer; nothing if it stays.
+
+    With `patches_only` the maps have no prefix tokens, and a patch that is let go gives way to the
+    token of the head.
+    """
+    acts = view.acts  # which no callback must hold, as the session keeps it
+    described, query = acts.layers[layer], int(committed["query"])
+    st.session_state.query_grid = placed_grid(view.picture, acts, layer)
+    if not patches_only:
+        return {"query": token_text(described, query)}
+    if committed["pinned"]:
+        return {"query": token_text(described, len(described.prefix) + query)}
+    if view.query_patch is not None:
+        return {"query": token_text(described, default_query(acts, described))}
+    return {}
+
+
+def sent_query(view: "View", shape: Shape, *, patches_only: bool) -> int:
+    """Return the query as the component counts it, -1 for the mean of the patches."""
+    if patches_only:
+        return patch_number(shape.grid, view.query_patch) if view.query_patch else shape.home
+    return -1 if view.query is None else view.query
+
+
+def frames_to_send(count: int, selected: int, numbers: int) -> Sequence[int]:
+    """Return the frames that the browser may move between: all if they are small, or the selected.
+
+    Parameters
+    ----------
+    numbers : of the maps of one frame, a byte each
+
+    Raises
+    ------
+    ModelError
+        When one frame alone is too large for a message.
+    """
+    results.check_message(numbers)
+    return range(count) if count * numbers <= MAX_MAP_BYTES else [selected]
 
 
 def sent_picture(view: "View") -> dict[str, Any]:

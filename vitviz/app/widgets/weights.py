@@ -42,14 +42,12 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
     """
     from vitviz import ModelError
 
-    size = settings.text_setting("size", _fits, OWN)
-    if size == OWN:
-        return models.load(name, weights)
+    settings.text_setting("size", _fits, OWN)  # replaces one that does not fit
     try:
-        wanted = _parse_input(name, size, picture)
-        check_tokens(models.outline(name, wanted), models.outline(name))
-        return models.load(name, weights, wanted)
+        return load_beside(name, weights, picture)
     except ModelError as error:
+        if settings.stored_text("size") == OWN:
+            raise
         model = models.load(name, weights)
         settings.show_message(" ".join((tr_md(error), tr("The input is of the model's own size."))))
         settings.change(size=OWN)
@@ -207,7 +205,6 @@ def choose_weights(place: DeltaGenerator | None, key: str, name: str) -> str:
     if began:
         labels |= {RANDOM: tr("plain"), MIMETIC: tr("mimetic")}
         label = tr("{weights}: trained or random", weights=label)
-    options = [TRAINED, RANDOM, MIMETIC] if began else [TRAINED, RANDOM]
     if place is None:
-        return setting(key, options, TRAINED)
-    return choose(key, label, options, TRAINED, place, words=labels.__getitem__)
+        return setting(key, list(labels), TRAINED)
+    return choose(key, label, labels, TRAINED, place)

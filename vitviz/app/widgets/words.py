@@ -22,11 +22,7 @@ TEMPLATES = {
     "photo": ("a photo of a {}.",),
     "mean": ("a photo of a {}.", "a close-up photo of a {}.", "a drawing of a {}."),
 }
-_NAMES = {
-    "plain": mark("as they are"),
-    "photo": "a photo of a {}.",
-    "mean": mark("the mean of three templates"),
-}
+_NAMES = {"plain": mark("as they are"), "mean": mark("the mean of three templates")}
 
 
 def ask(model: "Model", place: DeltaGenerator | None) -> "Model":
@@ -56,7 +52,7 @@ def ask(model: "Model", place: DeltaGenerator | None) -> "Model":
             tr("Template"),
             list(TEMPLATES),
             key="template",
-            format_func=lambda name: tr(_NAMES[name]) if name != "photo" else _NAMES[name],
+            format_func=lambda name: tr(_NAMES[name]) if name in _NAMES else TEMPLATES[name][0],
             help=tr_md(
                 "What the text tower reads, with the phrase in place of the braces. The three: "
                 "{templates}",

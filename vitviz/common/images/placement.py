@@ -1,7 +1,10 @@
 """Resize and crop a picture for a model, and find the crop in the picture's own pixels."""
 
+import base64
+import io
 import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -126,6 +129,13 @@ def reduce_picture(image: Image.Image) -> Image.Image:
     Blocks of n x n pixels are replaced by their mean; a smaller picture keeps its size.
     """
     return image.convert("RGB").reduce(max(1, max(image.size) // SHOWN_SIDE))
+
+
+def data_url(image: Image.Image, kind: Literal["JPEG", "PNG", "WEBP"], **options: Any) -> str:
+    """Return a picture as a data URL; `options` are those of `PIL.Image.save`."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def fit(

@@ -3,8 +3,6 @@
 message.d.ts states their form. Of a capture nothing is imported but its type.
 """
 
-import base64
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ...common.images import data_url
 from ...common.language import mark, strings, tr, translate
 from ...plots.template import KEY, QUERY, colour_table
 
@@ -227,9 +226,7 @@ def photo_url(image: "Image.Image") -> str:
     """Return the picture as a data address, no larger than the screen needs."""
     small = image.copy()
     small.thumbnail((PHOTO_SIDE, PHOTO_SIDE))
-    file = io.BytesIO()
-    small.save(file, "JPEG", quality=92)
-    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_url(small, "JPEG", quality=92)
 
 
 def map_titles() -> dict[str, str]:
