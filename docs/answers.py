@@ -1,6 +1,5 @@
 """Compute the numbers of the seven lessons, for docs/teaching.py, from the files that ship."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from PIL import Image
 import vitviz
 from vitviz import attribution, inspection, intervention
 from vitviz.activations import DropPatches, Edit, FillPatches
-from vitviz.app import cells, lessons
+from vitviz.app import cells, lessons, records
 from vitviz.common import DEFAULT_MODEL
 from vitviz.intervention.equivariance import shuffle_patches
 from vitviz.text.class_names import common_names
@@ -347,26 +346,16 @@ def changes() -> dict[str, Any]:
 
 def data() -> dict[str, Any]:
     """Compute lesson 7: what training changed, and how much data it took."""
-    hunger = json.loads((assets() / "curves" / "data_hunger.json").read_text(encoding="utf-8"))
+    hunger = records.read("data_hunger")
     shares = sorted({one["share"] for one in hunger["runs"]})
     curves = {
-        name: [
-            float(
-                np.mean(
-                    [
-                        one["test_accuracy"]
-                        for one in hunger["runs"]
-                        if (one["network"], one["share"]) == (name, share)
-                    ]
-                )
-            )
-            for share in shares
-        ]
+        name: [float(np.mean(records.accuracies(hunger, name, share))) for share in shares]
         for name in ("vit", "cnn")
     }
     profile = vitviz.load_profile(assets() / "profiles" / f"{DEFAULT_MODEL}.npz")
     return {
         "moments": moments(DEFAULT_MODEL, (0, 1, 2, -1)),
+        "components": records.COMPONENTS,
         "accuracy": not_none(np.array(profile.accuracy))[0],
         "five": not_none(np.array(profile.accuracy))[1],
         "test": profile.about["pictures"],
@@ -382,32 +371,26 @@ def data() -> dict[str, Any]:
 
 def moments(name: str, chosen: Sequence[int]) -> list[dict[str, float]]:
     """Measure filters, positions and distance at some moments of a recorded run; -1 is the last."""
-    with np.load(assets() / "curves" / f"{name}.npz") as arrays:
-        record = dict(arrays)
-    run = json.loads((assets() / "curves" / f"{name}.json").read_text(encoding="utf-8"))
+    record, run = records.read_moments(name), records.read(name)
     whole = {row["image_size"]: row["epoch"] for row in run["epochs"]}  # epochs of each size
-    kept = []
+    measured = []
     for each in chosen:
         number = range(len(record["epoch"]))[each]
         size = int(record["image_size"][number])
-        kernel = record[f"filters_{number}"].astype(np.float32)
-        patch = kernel.shape[-1]
-        grid = (size // patch, size // patch)
-        table = record[f"positions_{number}"].astype(np.float32)
-        distance = record[f"distance_{number}"].mean()
         before = sum(epochs for smaller, epochs in whole.items() if smaller < size)
-        explained = inspection.filter_components(kernel, n_components=12)[1].sum()
-        similarity = inspection.position_similarity(table, grid=grid)
-        kept.append(
+        kernel = records.filters_at(name, number)
+        _, explained = inspection.filter_components(kernel, n_components=records.COMPONENTS)
+        similarity = records.positions_at(name, number)
+        measured.append(
             {
                 "epoch": before + float(record["epoch"][number]),
                 "size": size,
-                "explained": float(explained),
+                "explained": float(explained.sum()),
                 "near": inspection.neighbour_similarity(similarity),
-                "distance": float(distance / size),
+                "distance": float(record[f"distance_{number}"].mean() / size),
             }
         )
-    return kept
+    return measured
 
 
 #: The function that computes each lesson, in their order.

@@ -54,6 +54,16 @@ def test_two_runs_are_told_apart_without_colour() -> None:
     assert "taught, from 40.0 %" in figure.layout.meta["alt"]
 
 
+def test_each_run_has_its_own_loss() -> None:
+    other = [{**row, "loss": row["loss"] / 2} for row in ROWS]
+    figure = training_curves(
+        {"alone": ROWS, "taught": other}, test_accuracy={"alone": 0.5, "taught": 0.6}
+    )
+    *_, second = (line for line in figure.data if line.yaxis == "y2")
+    assert second.name == "taught, training loss"
+    assert list(second.y) == [row["loss"] for row in other]
+
+
 def test_distance_stands_beside_what_it_was_before_training() -> None:
     now, before = np.array([[0.1, 0.3], [0.4, 0.5]]), np.full((2, 2), 0.52)
     figure = distance_by_layer(now, before, equal_sharing=0.5)

@@ -30,7 +30,6 @@ BLOCK = 4  # patches along a block that is hidden
 HALF_A_POINT = 0.005
 ROUNDING = 1e-4  # of a probability: a smaller change is none
 FEWEST = 3  # patches, of which two are others
-COMPONENTS = 12  # of the filters, in the sentence on a training
 #: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
 #: Figure 4), and those with which it was much worse.
 OVERTAKES, FALLS_BEHIND = 90_000_000, 9_000_000
@@ -421,7 +420,7 @@ def _find_in_records(name: str) -> Iterable[str]:
         low=100 * run["epochs"][0]["held_out_accuracy"],
         high=100 * run["epochs"][-1]["held_out_accuracy"],
         epoch=float(moments["epoch"][last]),
-        components=COMPONENTS,
+        components=records.COMPONENTS,
         filters=as_percent(start[0]),
         filters_then=as_percent(end[0]),
         near=start[1],
@@ -435,7 +434,7 @@ def _find_in_records(name: str) -> Iterable[str]:
 def _moment(name: str, moment: int) -> tuple[float, float, float]:
     """Return variance in the first components, neighbours' cosine, and distance over the side."""
     _, explained = inspection.filter_components(
-        records.filters_at(name, moment), n_components=COMPONENTS
+        records.filters_at(name, moment), n_components=records.COMPONENTS
     )
     near = inspection.neighbour_similarity(records.positions_at(name, moment))
     moments = records.read_moments(name)

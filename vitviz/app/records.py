@@ -15,6 +15,8 @@ from vitviz.zoo.checkpoints import assets, initial_positions, initialisations
 if TYPE_CHECKING:
     from vitviz import Model
 
+COMPONENTS = 9  # of the filters, as Training draws them and the lesson counts them
+
 
 def _folder() -> Path:
     return assets() / "curves"

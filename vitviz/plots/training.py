@@ -67,11 +67,12 @@ def training_curves(
             )
         )
         if with_loss:
-            losses += [row["loss"] for row in rows]
+            loss = [row["loss"] for row in rows]
+            losses += loss
             figure.add_scatter(
                 x=epochs,
-                y=losses[1:],
-                name=tr("training loss"),
+                y=loss,
+                name=called + tr("training loss"),
                 mode="lines",
                 line=dict(color=GREY, dash="dot", width=2),
                 yaxis="y2",

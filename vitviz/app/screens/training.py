@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Test accuracy of the ViT with which this project began, which was written for a course.
 OF_A_COURSE = {"cifar10": 0.7136, "cifar100": 0.4408}
-SHOWN_COMPONENTS = 9
 NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
 CONDITIONS = (
     mark("plain initialisation"),
@@ -282,7 +281,9 @@ def _as_it_was(
     grid = similarity.shape[:2]
     with filters:
         st.subheader(tr("Filters"), anchor=False)
-        components, explained = inspection.filter_components(kernel, n_components=SHOWN_COMPONENTS)
+        components, explained = inspection.filter_components(
+            kernel, n_components=records.COMPONENTS
+        )
         show(plots.filter_components(components, explained, columns=3))
         st.markdown(tr("They explain {share} of the variance.", share=as_percent(explained.sum())))
     with positions:
