@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import timm
 import torch
 from numpy.testing import assert_allclose
@@ -57,6 +58,16 @@ def seeded(seed: int = 0) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # that of the CPU alone, which takes no time
         yield
+
+
+def vit_of_transformers(**options: Any) -> Any:
+    """A small one for classification; without transformers, the test is skipped."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48)
+    with seeded():
+        return transformers.ViTForImageClassification(
+            transformers.ViTConfig(**{**sizes, **options})
+        ).eval()
 
 
 def randomise(module: nn.Module, seed: int = 0) -> None:

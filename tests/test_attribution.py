@@ -66,13 +66,12 @@ every_method = pytest.mark.parametrize("method", METHODS)
 class Written:
     """A Vision Transformer in plain operations on the weights of one of ours.
 
-    `scores` and `attention` are before and after the softmax, one (heads, T, T) a layer.
+    `attention` holds one (heads, T, T) a layer.
     """
 
     def __init__(self, module: Any, x: Tensor) -> None:
         weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
         heads, depth = module.blocks[0].attn.num_heads, len(module.blocks)
-        self.scores: list[Tensor] = []
         self.attention: list[Tensor] = []
 
         def linear(z: Tensor, name: str) -> Tensor:
@@ -87,9 +86,8 @@ class Written:
             q, k, v = linear(z, f"{name}.qkv").unflatten(1, (3, heads, -1)).permute(1, 2, 0, 3)
             scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
             attention = scores.softmax(dim=-1)
-            for kept, tensor in ((self.scores, scores), (self.attention, attention)):
-                tensor.retain_grad()
-                kept.append(tensor)
+            attention.retain_grad()
+            self.attention.append(attention)
             return linear((attention @ v).permute(1, 0, 2).flatten(1), f"{name}.proj")
 
         kernel = weights["patch_embed.proj.weight"]
@@ -114,16 +112,15 @@ class Written:
         self.logits = linear(y, "head")
 
 
-def written_out(model: Model, class_index: int, *, softmax: str = "after") -> list[tuple[Any, Any]]:
-    """Attention and its gradient, or that of the scores before the softmax, of each layer."""
+def written_out(model: Model, class_index: int) -> list[tuple[Any, Any]]:
+    """Attention and its gradient of each layer."""
     written = Written(model.module, model.preprocess(picture()))
     assert_allclose(written.logits.detach(), plain_logits(model, picture()), rtol=1e-3, atol=0.01)
     written.logits[class_index].backward()
-    graded = written.attention if softmax == "after" else written.scores
     return [
-        (own.detach().double().numpy(), tensor.grad.double().numpy())
-        for own, tensor in zip(written.attention, graded, strict=True)
-        if tensor.grad is not None
+        (own.detach().double().numpy(), own.grad.double().numpy())
+        for own in written.attention
+        if own.grad is not None
     ]
 
 
@@ -152,13 +149,11 @@ def of_timm(model: Model, class_index: int) -> list[tuple[Any, Any]]:
     ]
 
 
-def expected_relevance(
-    layers: Sequence[tuple[Any, Any]], rows: Sequence[int], *, clamp: str = "before"
-) -> np.ndarray:
+def expected_relevance(layers: Sequence[tuple[Any, Any]], rows: Sequence[int]) -> np.ndarray:
     """By the update R <- R + A R, all of R: the mean of its `rows`."""
     found = np.eye(layers[0][0].shape[-1])
     for attention, gradient in layers:
-        found = found + weighted(attention, gradient, clamp) @ found
+        found = found + weighted(attention, gradient) @ found
     return found[list(rows)].mean(axis=0)
 
 
@@ -174,11 +169,8 @@ def expected_rollout(layers: Sequence[tuple[Any, Any]], rows: Sequence[int]) -> 
     return found[list(rows)].mean(axis=0)
 
 
-def weighted(attention: np.ndarray, gradient: np.ndarray, clamp: str = "before") -> np.ndarray:
-    product = attention * gradient
-    if clamp == "before":
-        return np.maximum(product, 0).mean(axis=0)
-    return np.maximum(product.mean(axis=0), 0)
+def weighted(attention: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    return np.maximum(attention * gradient, 0).mean(axis=0)
 
 
 def output_rows(model: Model) -> Sequence[int]:
@@ -253,16 +245,6 @@ def test_both_maps_are_those_of_timms_own_path(name: str) -> None:
         assert_allclose(own, shown, rtol=1e-3, atol=1e-3 * shown.max())
 
 
-@pytest.mark.parametrize("name", POOLING)
-def test_a_class_token_that_the_head_does_not_look_at_has_another_map(name: str) -> None:
-    """So that the test above tells the two apart."""
-    model = pooling(name)
-    assert model.layers[0].prefix[0] == "cls"
-    wrong = on_grid(expected_relevance(of_timm(model, 3), [0]), model)
-    found = relevance(model, picture(), 3)
-    assert np.abs(found - wrong).max() > 0.05 * found.max()
-
-
 def test_a_pooling_that_is_changed_is_followed() -> None:
     model = pooling("beit_base_patch16_224")
     module: Any = model.module
@@ -275,26 +257,6 @@ def test_a_pooling_that_is_changed_is_followed() -> None:
     found = relevance(model, picture(), 3)
     assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * wanted.max())
     assert np.abs(found - pooled).max() > 0.05 * pooled.max()
-
-
-def test_the_usual_mistakes_give_other_maps() -> None:
-    """So that the tests above would find them: each is off by more than they allow."""
-    model = steep(own_model())
-    right, rows = written_out(model, 0), output_rows(model)
-    found = relevance(model, picture(), 0)
-    mistakes = {
-        "layers in reverse": expected_relevance(right[::-1], rows),
-        "gradients of other layers": expected_relevance(
-            [(a, g) for (a, _), (_, g) in zip(right, right[::-1], strict=True)], rows
-        ),
-        "clamped after the mean": expected_relevance(right, rows, clamp="after"),
-        "gradient before the softmax": expected_relevance(
-            written_out(model, 0, softmax="before"), rows
-        ),
-    }
-    for name, wrong in mistakes.items():
-        off = np.abs(on_grid(wrong, model) - found).max()
-        assert off > 0.05 * found.max(), name
 
 
 @every_method
@@ -353,14 +315,6 @@ def test_only_relevance_changes_its_pattern_with_the_factor_of_its_target() -> N
     assert_allclose(one, other, rtol=1e-4)
     turned = mapped(gradient_rollout, -1.0)  # evidence against the class
     assert np.abs(turned - one).max() > 1e-2 * one.max()
-
-
-@every_method
-def test_a_model_in_double_precision_gives_the_same_map(method: Callable[..., np.ndarray]) -> None:
-    expected = method(own_model(), picture(), 2)
-    double = own_model()
-    double.module.double()
-    assert_allclose(method(double, picture(), 2), expected, atol=1e-5 * expected.max())
 
 
 def test_gradient_rollout_is_made_of_shares() -> None:
@@ -613,13 +567,6 @@ def test_a_gradient_that_does_not_arrive_is_refused() -> None:
             assert "No gradient of the answer reaches the attention of blocks.0" in refusal(model)
         else:  # others' skip connections let it pass
             assert relevance(model, picture(), 0).max() > 0
-
-
-def test_a_module_that_was_compiled_since_is_refused() -> None:
-    model = own_model()
-    module: Any = model.module
-    module.compile(backend="eager")  # without a compiler, which takes long to import
-    assert "was compiled" in refusal(model)
 
 
 @every_method

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import picture
+from examples import picture, vit_of_transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -63,25 +63,11 @@ def of_torchvision() -> nn.Module:
     return built
 
 
-def of_transformers() -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=(48, 64),
-        num_labels=7,
-    )
-    module: nn.Module = transformers.ViTForImageClassification(config)
-    return module.eval()
-
-
 def built(name: str) -> nn.Module:
-    return {"torchvision": of_torchvision, "transformers": of_transformers}.get(
-        name, partial(of_timm, name)
-    )()
+    if name == "transformers":
+        module: nn.Module = vit_of_transformers(image_size=(48, 64), num_labels=7)
+        return module
+    return of_torchvision() if name == "torchvision" else of_timm(name)
 
 
 def watched(module: nn.Module) -> vitviz.Model:

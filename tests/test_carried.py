@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_module, picture, randomise, skip_random_weights, watched
+from examples import (
+    own_module,
+    picture,
+    randomise,
+    skip_random_weights,
+    vit_of_transformers,
+    watched,
+)
 from planting import plant_sink
 
 import vitviz
@@ -20,19 +27,6 @@ def of_timm(name: str, **options: Any) -> Any:
         module = timm.create_model(name, **{**SMALL, "depth": 2, **options}).eval()
     randomise(module)
     return module
-
-
-def of_transformers() -> Any:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=96,
-        image_size=(48, 64),
-        num_labels=7,
-    )
-    return transformers.ViTForImageClassification(config).eval(), (48, 64)
 
 
 def of_torchvision() -> Any:
@@ -49,7 +43,7 @@ MODELS: dict[str, Any] = {
     "LayerScale": lambda: (of_timm("deit3_small_patch16_224", init_values=0.3), None),
     "registers, mean of patches": lambda: (of_timm("vit_medium_patch16_reg4_gap_256"), None),
     "RoPE": lambda: (of_timm("eva02_tiny_patch14_224", img_size=(56, 42)), None),
-    "transformers": of_transformers,
+    "transformers": lambda: (vit_of_transformers(image_size=(48, 64), num_labels=7), (48, 64)),
     "torchvision": of_torchvision,
     "our own": lambda: (own_module(), (16, 24)),
 }

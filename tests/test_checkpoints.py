@@ -30,7 +30,6 @@ from vitviz.zoo import checkpoints, load_model
 from vitviz.zoo.checkpoints import (
     Checkpoint,
     CheckpointError,
-    assets,
     load_shipped,
     load_state,
     shipped_names,
@@ -54,11 +53,6 @@ def own_state() -> State:
 
 
 # --- shipped weights ----------------------------------------------------------------------------
-
-
-def test_assets_lie_in_the_package_or_beside_it() -> None:
-    assert assets().name == "assets"
-    assert (assets() / "weights").is_dir()
 
 
 def test_shipped_names_are_those_of_the_files(
@@ -289,8 +283,6 @@ def test_a_state_of_another_model_is_refused(
     ("change", "message"),
     [
         (without("norm.weight"), "lacks norm.weight"),
-        (changed(surprise=torch.zeros(2)), "the model lacks, surprise"),
-        (changed(norm__weight=torch.zeros(33)), "norm.weight has shape"),
         (changed(head__weight=torch.zeros(())), "head"),
         (changed(head__weight=torch.zeros(0, 64)), "head"),
         (changed(pos_embed=torch.zeros(1, 91, 64)), "90 patch positions do not fill"),

@@ -7,10 +7,9 @@ import pytest
 import timm
 import torch
 from examples import randomise, timm_module
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from vitviz import ModelError, load_model
-from vitviz.zoo.checkpoints import Checkpoint
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -390,16 +389,3 @@ def test_a_classifier_that_reads_something_else_is_refused_by_that_reason(tmp_pa
     torch.save(module.state_dict(), tmp_path / "b.pth")
     with pytest.raises(ModelError, match="its classifier reads CLS and the mean of the patches"):
         load_model("vit_small_patch14_dinov2", checkpoint=tmp_path / "b.pth")
-
-
-def test_the_names_of_both_versions_are_those_of_one_model(tmp_path: Path) -> None:
-    module = module_of(*("ViTForImageClassification", KINDS["ViTModel"][1]))
-    module.save_pretrained(tmp_path)
-    torch.save(module.state_dict(), tmp_path / "five.pth")
-    assert not load_file(tmp_path / "model.safetensors").keys() & {
-        name for name in module.state_dict() if ".layers." in name
-    }
-    four, five = (Checkpoint(tmp_path / name).read() for name in ("model.safetensors", "five.pth"))
-    assert four.keys() == five.keys()
-    for key, tensor in four.items():
-        assert torch.equal(tensor, five[key]), key

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 import warnings
 from collections import defaultdict
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_clear_error, assert_same_answer, timm_module
+from examples import Net, assert_clear_error, assert_same_answer, timm_module
 from safetensors.torch import save_file
+from test_checkpoints import Runs
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -115,16 +115,6 @@ def test_a_model_that_was_saved_as_a_whole_is_refused_with_advice(
         load_model(NAME, checkpoint=tmp_path / "whole.pth")
     assert "Save the state_dict() instead of the whole model." in str(caught.value)
     assert_clear_error(caught.value)
-
-
-class Runs:
-    """Unpickled without care, it creates a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
 
 
 SETTINGS: dict[str, Any] = {
@@ -465,13 +455,8 @@ def test_a_file_of_another_width_does_not_tell_its_heads(tmp_path: Path) -> None
 
 
 def test_a_wrapper_of_ones_own_with_a_head_beside_it_is_no_model_of_timm(tmp_path: Path) -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = timm_module(NAME, num_classes=0)
-            self.fc = nn.Linear(64, 3)
-
-    torch.save(Net().state_dict(), tmp_path / "net.pth")
+    net = Net(backbone=timm_module(NAME, num_classes=0), fc=nn.Linear(64, 3))
+    torch.save(net.state_dict(), tmp_path / "net.pth")
     with pytest.raises(ModelError, match=r"it has fc\.weight beside backbone\.\*") as caught:
         load_model(NAME, checkpoint=tmp_path / "net.pth")
     assert_clear_error(caught.value)

@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -152,7 +151,7 @@ def wait_for(url: str) -> None:
         try:
             with urlopen(url, timeout=5):
                 return
-        except URLError:
+        except OSError:
             time.sleep(0.05)
     raise AssertionError("The app did not start.")
 
@@ -163,14 +162,6 @@ def test_the_command_is_a_module_too(module: str) -> None:
         [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
     )
     assert said.stdout == f"vitviz {vitviz.__version__}\n"
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == f"vitviz {vitviz.__version__}\n"
-    assert vitviz.__version__[0].isdigit()
 
 
 def test_help_and_dir_show_the_interface() -> None:

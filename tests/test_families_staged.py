@@ -1,6 +1,5 @@
 """Windows, their shift, pooled keys and lone class tokens are undone exactly."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -83,35 +82,6 @@ def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
     model = in_brightness(blank_model(name, size))
     for cell in cells:
         assert_found_in_stages(model, grid, cell)
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    ["forgotten shift", "shift the other way", "rows and columns", "blocks for strides"],
-)
-def test_a_mistake_in_the_windows_is_noticed(mistake: str) -> None:
-    maxvit = mistake == "blocks for strides"
-    name = "maxvit_tiny_tf_224" if maxvit else "swin_tiny_patch4_window7_224"
-    model = staged_model(name, (5 * CELL, 7 * CELL))
-    number = 3  # of the second stage, shifted or spread as in the first, on 20 x 28 patches
-    rows, cols = model.layers[number].query_grid
-    wrong: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-        "forgotten shift": lambda p: (p // cols + 2) % rows * cols + (p % cols + 3) % cols,
-        "shift the other way": lambda p: (p // cols + 4) % rows * cols + (p % cols + 6) % cols,
-        "rows and columns": lambda p: (p % rows) * cols + p // rows,
-        "blocks for strides": lambda p: p.reshape(4, 4, 5, 7).transpose(2, 0, 3, 1).reshape(16, 35),
-    }
-    acts = capture(model, picture())
-    right = acts.attention(number)
-    meet = meeting(model, number).reshape(rows * cols, -1)
-    assert right[:, ~meet].max() < NOTHING
-    windows = model.sites[number].windows
-    assert windows is not None
-    places = wrong[mistake](windows.queries)
-    sites = list(model.sites)
-    sites[number] = replace(sites[number], windows=replace(windows, queries=places, keys=places))
-    model.reading.sites = tuple(sites)
-    assert capture(model, picture()).attention(number)[:, ~meet].max() > 1e-3
 
 
 def test_the_keys_of_pvt_lie_where_they_were_pooled() -> None:

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_clear_error, picture, randomise, skip_random_weights
+from examples import (
+    assert_clear_error,
+    picture,
+    randomise,
+    skip_random_weights,
+    vit_of_transformers,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from torch import Tensor
@@ -295,16 +301,10 @@ def test_a_profile_of_other_channels(channels: int) -> None:
 
 @pytest.mark.parametrize("channels", [1, 4])
 def test_other_families_take_other_channels(channels: int) -> None:
-    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
     vision: Any = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
-
-    sizes: dict[str, Any] = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-    config = transformers.ViTConfig(
-        **sizes, intermediate_size=48, image_size=(32, 48), patch_size=16, num_channels=channels
-    )
     with skip_random_weights():
         modules: list[Any] = [
-            transformers.ViTForImageClassification(config),
+            vit_of_transformers(image_size=(32, 48), num_channels=channels),
             vision.VisionTransformer(
                 image_size=32, patch_size=16, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=48
             ),
@@ -345,15 +345,7 @@ def test_every_call_works_within_autocast(family: str) -> None:
     module: Any
     with skip_random_weights():
         if family == "transformers":
-            transformers: Any = pytest.importorskip(
-                "transformers", reason="transformers is not installed"
-            )
-
-            config = transformers.ViTConfig(
-                hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-                image_size=48, patch_size=16, num_labels=5,
-            )  # fmt: skip
-            module = transformers.ViTForImageClassification(config)
+            module = vit_of_transformers(image_size=48, num_labels=5)
         elif family == "swin":
             module = timm.create_model(
                 "swin_tiny_patch4_window7_224", img_size=32, window_size=4, depths=(1, 1),

@@ -196,14 +196,6 @@ def test_a_rollout_is_read_where_the_head_reads(name: str) -> None:
     assert_allclose(inspection.measurements(acts, cls=True).rollout, every[0], atol=1e-6)
 
 
-def test_the_prefix_is_not_taken_for_one_token() -> None:
-    acts = of("registers")
-    right = np.stack([layer[:, 5:, :5].sum(axis=2).mean(axis=1) for layer in arrays(acts)])
-    assert_allclose(inspection.prefix_mass(acts), right, rtol=1e-6)
-    assert_allclose(inspection.prefix_mass(acts.attention_layers()), right, rtol=1e-6)
-    assert np.abs(inspection.prefix_mass(arrays(acts)) - right).max() > 0.01
-
-
 def test_a_capture_without_some_patches_has_no_grid() -> None:
     mask = np.zeros((4, 6), bool)
     mask[1, 2:5] = True

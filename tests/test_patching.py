@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import hook_count, own_model, picture, watched
+from examples import hook_count, own_model, picture, vit_of_transformers, watched
 
 import vitviz
 from vitviz import Model, ModelError, MuteHeads, capture
@@ -24,19 +24,9 @@ CLASSES = [(0, 1)]
 
 
 def of_transformers() -> Model:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=48,
-        image_size=(32, 48),
-        patch_size=8,
-        num_labels=4,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return watched(transformers.ViTForImageClassification(config).eval(), (32, 48))
+    sizes = dict(image_size=(32, 48), patch_size=8, hidden_size=24, num_attention_heads=3)
+    module = vit_of_transformers(**sizes, num_labels=4, initializer_range=0.3)
+    return watched(module, (32, 48))
 
 
 def of_timm(name: str, **options: Any) -> Model:

@@ -65,18 +65,14 @@ def test_bars_and_equal_sharing_are_in_sight(weights: np.ndarray) -> None:
     assert right > 12 + 0.43 * 4
 
 
-def test_the_mean_is_a_line_with_its_number() -> None:
+def test_the_mean_is_a_line_with_its_number_and_the_words_name_the_largest_bars() -> None:
     figure = histogram()
     (line,) = figure.layout.shapes
     assert line.x0 == line.x1 == 6.5
     assert figure.layout.annotations[0].text == "mean 6.5 px"
-
-
-def test_the_words_name_the_largest_bar_of_both() -> None:
-    words = alt(histogram())
-    assert "layer 2, head 3" in words
-    assert "most, 50 %, at about 4 pixels" in words
-    assert "equal sharing has most, 40 %, at about 8 pixels" in words
+    assert "layer 2, head 3" in alt(figure)
+    assert "most, 50 %, at about 4 pixels" in alt(figure)
+    assert "equal sharing has most, 40 %, at about 8 pixels" in alt(figure)
 
 
 def test_a_head_that_looks_at_no_patch_has_no_bars_and_no_mean() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_clear_error, picture, seeded
+from examples import assert_clear_error, picture, vit_of_transformers
 from PIL import Image
 
 import vitviz
@@ -321,12 +321,8 @@ def test_transforms_of_torchvision_and_timm_are_read() -> None:
 
 def test_a_module_from_a_folder_knows_its_pictures(tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
-    config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48,
-        image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"},
-    )  # fmt: skip
-    with seeded():
-        transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    module = vit_of_transformers(image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"})
+    module.save_pretrained(tmp_path)
     loaded = transformers.ViTForImageClassification.from_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"preprocessing of .* is unknown"):
         vitviz.watch(loaded)

@@ -15,7 +15,6 @@ from examples import (
     own_model,
     own_module,
     picture,
-    seeded,
     skip_random_weights,
     watched,
 )
@@ -615,21 +614,6 @@ def test_a_state_survives_its_arrays() -> None:
 
 
 # --- families ----------------------------------------------------------------------------------
-
-
-def test_relative_positions_are_measured_too() -> None:
-    with seeded():
-        model = watched(timm.create_model("test_vit_relpos").eval(), (160, 160))
-    images = [picture(seed=seed) for seed in range(4)]
-    found = profile(model, images)
-    each = [capture(model, image) for image in images]
-    assert_allclose(
-        found.values("distance"), np.stack([attention_distance(acts) for acts in each]), rtol=1e-4
-    )
-    assert_allclose(
-        found.values("entropy"), np.stack([attention_entropy(acts) for acts in each]), rtol=1e-4
-    )
-    assert found.about["refused_layers"] == {}
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,13 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [
+        *((name, "utf-8") for name in TABLES),
+        *((name, code) for name in ("quoted", "of Excel") for code in ("utf-8-sig", "utf-16")),
+    ],
+)
 def test_a_table_gives_every_picture_its_class(photos: Path, name: str, encoding: str) -> None:
     (photos / "labels.csv").write_text(TABLES[name], encoding=encoding, newline="")
     assert numbers(list_pictures(photos, labels=photos / "labels.csv"), *ANIMALS) == [0, 1, 3]

@@ -11,13 +11,12 @@ import pytest
 from examples import narrow_mixer, picture, randomise, timm_module, watched
 from timm.models import mlp_mixer
 
-from vitviz import capture, inspection, load_profile, text
+from vitviz import capture, load_profile, text
 from vitviz.app.pages import PAGES
 from vitviz.model import Model
 from vitviz.model.families import family_of
 from vitviz.text import page_text
 from vitviz.text.families import CARDS
-from vitviz.vit import VisionTransformer
 from vitviz.web.anatomy_map.message import build_cards
 from vitviz.web.anatomy_map.numbers import compute_anatomy
 from vitviz.web.traits import traits as traits_of
@@ -91,16 +90,6 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., te
     return read
 
 
-def test_every_page_has_a_file_and_every_file_is_a_page() -> None:
-    assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, "glossary"}
-    assert {path.suffix for path in FOLDER.parent.iterdir() if path.is_file()} == {".py"}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_page_has_a_module_that_draws_it(page: str) -> None:
-    assert callable(PAGES[page].draw)
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_a_file_has_a_title_a_question_and_all_sections_in_order(page: str) -> None:
     content = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
@@ -120,12 +109,6 @@ def test_no_section_is_empty_for_any_model(page: str) -> None:
             assert part == part.strip(), model
         for part in (*vars(words).values(),):
             assert not re.search(r"^#|^\[|\[not ", part, re.MULTILINE), model
-
-
-def test_titles_and_questions_differ_from_page_to_page() -> None:
-    assert len({page_text(page).title for page in PAGES}) == len(PAGES)
-    assert len({page_text(page).question for page in PAGES}) == len(PAGES)
-    assert "Attention" in page_text("attention").title
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -403,26 +386,7 @@ def test_the_distillation_token_is_said_of_distilled_models_alone(name: str) -> 
     assert not any("DIST" in words for words in others)
 
 
-def test_tables_of_sines_are_not_said_to_be_the_papers() -> None:
-    """Its appendix D.4 compares learned embeddings."""
-    for said in (VisionTransformer.__doc__, inspection.position_table.__doc__):
-        assert said
-        assert "Vaswani" in said
-        assert "D.4" not in said
-
-
 def test_principal_components_are_of_what_is_left_without_the_mean() -> None:
     """The equation of Tokens, and the words of Filters."""
     assert r"T - \mathbf{1}\,\bar{t}^{\,\top} = U\,S\,V^{\top}" in page_text("tokens").equation
     assert "after their mean has been subtracted" in " ".join(page_text("filters").see.split())
-    rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(12, 6)) + 5.0
-    points, _ = inspection.token_scatter(tokens, grid=(3, 4), num_prefix_tokens=0, n_components=2)
-    u, s, _ = np.linalg.svd(tokens - tokens.mean(axis=0), full_matrices=False)
-    np.testing.assert_allclose(np.abs(points), np.abs(u * s)[:, :2], rtol=1e-6, atol=1e-9)
-    u, s, _ = np.linalg.svd(tokens, full_matrices=False)
-    assert np.abs(points).max() < 0.5 * np.abs(u * s)[:, 0].max()
-    kernel = tokens.reshape(12, 3, 1, 2)
-    components, _ = inspection.filter_components(kernel, n_components=2)
-    _, _, v = np.linalg.svd(tokens - tokens.mean(axis=0), full_matrices=False)
-    np.testing.assert_allclose(np.abs(components.reshape(2, 6)), np.abs(v[:2]), rtol=1e-6)

@@ -145,13 +145,6 @@ def test_there_is_no_matrix_where_not_every_token_meets_every_token(run: Node) -
         assert run(f"{STACK}.matrix(0, 0)", sent=stack_of(frame, where)) is None
 
 
-def test_the_sum_over_the_patches_is_made_once(run: Node) -> None:
-    frame, _, where = kinds_of_frames()["prefix"]
-    ask = "stack.map(0, 1, MEAN, 'column')"
-    same = run(f"((stack) => {ask} === {ask})({STACK})", sent=stack_of(frame, where))
-    assert same is True
-
-
 def test_maps_are_exact_in_their_own_codes(run: Node) -> None:
     """To the last digit of float32: what is shown is the code that was sent, and no other."""
     frame, _, where = kinds_of_frames()["prefix"]

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import timm
 import torch
-from examples import OWN, example
+from examples import OWN, example, own_module, randomise
 from examples import picture as photo
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -27,39 +27,14 @@ from vitviz.vit import (
 )
 from vitviz.zoo.architectures import on_meta_device
 
-POSITIONS = get_args(Positions)
-
-
-def randomise(module: nn.Module) -> None:
-    """Give every parameter a random value, so that none is inert at 0 or 1."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.ndim == 1:  # biases, and the norms' scales
-                parameter.uniform_(0.5, 1.5, generator=generator)
-            else:
-                parameter.normal_(std=parameter[0].numel() ** -0.5, generator=generator)
-
 
 def tiny(**options: Any) -> VisionTransformer:
     """Two blocks of width 32 on pictures of 16 x 16, all parameters random."""
-    sizes = dict(
-        image_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5
-    )
-    model = VisionTransformer(**{**sizes, **options}).eval()
-    randomise(model)
-    return model
+    return own_module(**{"image_size": 16, "depth": 2, **options})
 
 
 def picture(height: int = 16, width: int = 16, count: int = 2) -> Tensor:
     return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(1))
-
-
-def permute_patches(x: Tensor, side: int, order: Tensor) -> Tensor:
-    """The same pictures with their patches of `side` pixels in another order."""
-    height, width = x.shape[-2:]
-    patches = nn.functional.unfold(x, side, stride=side)
-    return nn.functional.fold(patches[..., order], (height, width), side, stride=side)
 
 
 TIMM = [
@@ -217,19 +192,6 @@ def test_y_without_class_token_is_the_mean_of_the_patches() -> None:
     assert_close(model(picture()), z[:, 3:].mean(dim=1))
 
 
-@pytest.mark.parametrize(
-    ("positions", "invariant"),
-    [("none", True), ("learned", False), ("sincos1d", False), ("sincos2d", False)],
-)
-def test_only_a_model_without_positions_ignores_the_order_of_patches(
-    positions: Positions, invariant: bool
-) -> None:
-    model = tiny(positions=positions, class_token=False)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
-    difference = (model(picture()) - model(permute_patches(picture(), 4, order))).abs().max()
-    assert (difference < 1e-5) if invariant else (difference > 1e-2)
-
-
 @pytest.mark.parametrize("positions", ["sincos1d", "sincos2d"])
 def test_fixed_positions_are_no_parameters_and_leave_the_prefix_alone(
     positions: Positions,
@@ -267,17 +229,6 @@ def test_sincos2d_tells_rows_from_columns() -> None:
     assert torch.cdist(table[0], table[0]).add(torch.eye(6)).min() > 0.1
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_meta_device(positions: Positions) -> None:
-    sizes: dict[str, Any] = {**CONFIGURATIONS["B/16"], "depth": 2}
-    with torch.device("meta"):
-        model = VisionTransformer(**sizes, positions=positions)
-        logits = model(torch.empty(1, 3, 224, 224))
-    tensors = [*model.parameters(), *model.buffers(), logits]
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert logits.shape == (1, 1000)
-
-
 def test_prefix_is_class_distillation_registers() -> None:
     model = tiny(distillation_token=True, registers=2, positions="none")
     assert model.num_prefix_tokens == 4
@@ -290,15 +241,6 @@ def test_prefix_is_class_distillation_registers() -> None:
     ):
         assert tokens is not None
         assert_close(z[:, rows], tokens.expand(2, -1, -1))
-
-
-def test_registers_take_part_in_attention() -> None:
-    model = tiny(registers=2)
-    before = model(picture())
-    assert model.reg_token is not None
-    with torch.no_grad():
-        model.reg_token.add_(torch.eye(2, 32))
-    assert (model(picture()) - before).abs().max() > 1e-3
 
 
 def test_pretraining_head_has_one_hidden_layer_with_tanh() -> None:
@@ -318,13 +260,6 @@ def test_hybrid_cuts_the_feature_map_into_patches() -> None:
     assert model.patch_embed.grid_size == (4, 4)
     assert model.embed(picture(64, 64)).shape == (2, 1 + 16, 32)
     assert model(picture(64, 64)).shape == (2, 5)
-
-
-@pytest.mark.parametrize("stem_width", [0, 8])
-def test_non_square_pictures(stem_width: int) -> None:
-    model = tiny(image_size=(8, 24), stem_width=stem_width)
-    assert model.patch_embed.grid_size == (2, 6)
-    assert model(picture(8, 24)).shape == (2, 5)
 
 
 @pytest.mark.parametrize("channels", [1, 4])

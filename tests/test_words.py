@@ -124,22 +124,6 @@ def test_a_saved_capture_keeps_its_words(architecture: str, tmp_path: Path) -> N
     assert_array_equal(loaded.probabilities, acts.probabilities)
 
 
-def test_a_module_in_memory_is_asked_with_words() -> None:
-    module = without_words(CLIP).module
-    model = vitviz.watch(module).with_words(words(CLIP))
-    logits = capture(model, picture()).logits
-    assert logits is not None
-    assert_allclose(logits, by_the_paper_of(model), atol=1e-4)
-
-
-def by_the_paper_of(model: Model) -> np.ndarray:
-    said = words(CLIP)
-    with torch.inference_mode():
-        embedding = model.module(model.preprocess(picture())[None])[0].double().numpy()
-    logits: np.ndarray = 100 * said.vectors @ (embedding / np.linalg.norm(embedding))
-    return logits
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 

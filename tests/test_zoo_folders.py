@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
-from examples import assert_clear_error, assert_same_answer, picture, randomise, skip_random_weights
+from examples import assert_clear_error, assert_same_answer, picture, timm_module
 from safetensors.torch import load_file, save_file
 from timm.data import create_transform, resolve_model_data_config
 from timm.models import save_for_hf
@@ -22,10 +21,7 @@ LABELS = ["cat", "dog", "fox"]
 
 
 def module_of(**options: Any) -> Any:
-    with skip_random_weights():
-        module = timm.create_model(NAME, num_classes=3, **options).eval()
-    randomise(module)
-    return module
+    return timm_module(NAME, num_classes=3, **options)
 
 
 def saved(module: Any, folder: Path, **config: Any) -> Path:
@@ -297,9 +293,7 @@ def test_a_comma_is_part_of_a_name(tmp_path: Path) -> None:
 def test_the_crop_of_an_architecture_belongs_to_its_own_size(tmp_path: Path) -> None:
     """Weights of another size keep it only where their own configuration says so."""
     options: Any = dict(img_size=64, patch_size=16, num_classes=3)
-    with skip_random_weights():
-        module = timm.create_model("vit_tiny_patch16_224", **options)
-    randomise(module)
+    module = timm_module("vit_tiny_patch16_224", **options)
     torch.save(module.state_dict(), tmp_path / "tuned.pth")
     tuned = load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "tuned.pth")
     assert (tuned.preprocess.input_size, tuned.preprocess.crop_pct) == ((64, 64), 1.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_clear_error, picture, randomise
+from examples import assert_clear_error, picture, randomise, vit_of_transformers
 from hub_server import COMMIT, HubServer, contents
 from test_checkpoints_wrapped import sharded
 from timm.models import save_for_hf
@@ -79,17 +79,8 @@ def test_random_weights_need_no_download_of_trained_ones(repo: HubServer, cache:
 def test_a_repository_of_transformers_is_read(
     server: HubServer, cache: Path, tmp_path: Path
 ) -> None:
-    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=48,
-        image_size=32,
-        patch_size=8,
-        id2label={0: "cat", 1: "dog"},
-    )
-    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "saved")
+    module = vit_of_transformers(image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"})
+    module.save_pretrained(tmp_path / "saved")
     (tmp_path / "saved" / "preprocessor_config.json").write_text(
         '{"size": {"height": 32, "width": 32}, "resample": 3, '
         '"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'

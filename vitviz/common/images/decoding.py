@@ -284,9 +284,9 @@ def _decode_upright(data: bytes, name: str) -> Image.Image:
         width, height = (math.ceil(side * ratio) for side in picture.size)
         picture.draft(None, (width, height))
     picture.load()
-    turn = _orientation(exif or picture.info.get("exif", b""))
     if name == "TIFF":
-        turn = _tiff_orientation(picture)
+        _refuse_raw(picture)  # Pillow has turned it upright
+    turn = _orientation(exif or picture.info.get("exif", b""))
     turn = turn or _xmp_orientation(xmp or picture.info.get("xmp", b""))
     profile = picture.info.get("icc_profile")
     picture = _to_eight_bit(picture, data)
@@ -391,12 +391,10 @@ def _xmp_orientation(xmp: bytes) -> int:
     return int(match[1]) if match else 0
 
 
-def _tiff_orientation(picture: Any) -> int:
+def _refuse_raw(picture: Any) -> None:
     tags = picture.tag_v2
     if 50706 in tags or (330 in tags and tags.get(254, 0) & 1):  # DNG; a preview, as in NEF
         raise ImageError("Camera RAW is not supported. Export the picture as JPEG or PNG.")
-    turn = tags.get(274, 0)
-    return turn if isinstance(turn, int) else 0
 
 
 def _decode_in_subprocess(data: bytes, name: str) -> Image.Image:
