@@ -13,12 +13,13 @@ from vitviz import attribution, inspection, intervention
 from vitviz.activations import DropPatches, Edit, FillPatches
 from vitviz.app import cells, lessons, records
 from vitviz.common import DEFAULT_MODEL
+from vitviz.common.files import assets
 from vitviz.intervention.equivariance import shuffle_patches
 from vitviz.text.class_names import common_names
 from vitviz.text.families import CARDS
 from vitviz.text.lessons import settings_of
 from vitviz.zoo import toy_model
-from vitviz.zoo.checkpoints import assets, load_shipped
+from vitviz.zoo.checkpoints import load_shipped
 
 _NEAR = 0.005  # relative: values closer than this are not ranked, as machines round differently
 

@@ -22,7 +22,7 @@ import vitviz
 from vitviz import attribution, inspection, intervention, plots
 from vitviz.activations import FillPatches, MuteHeads, edited_input
 from vitviz.common import DEFAULT_MODEL, SMALL_MODEL
-from vitviz.zoo.checkpoints import assets
+from vitviz.common.files import assets
 from vitviz.zoo.toys import toy_model
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from answers import correlation, count_changed, largest, model, not_none, scene
 import vitviz
 from vitviz import attribution, inspection
 from vitviz.common import DEFAULT_MODEL
-from vitviz.zoo.checkpoints import assets
+from vitviz.common.files import assets
 
 PICTURE = "red_panda"  # with which the app opens
 

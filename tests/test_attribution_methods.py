@@ -30,6 +30,7 @@ from vitviz.attribution import (
     relevance,
     shared_gradients,
 )
+from vitviz.common.files import assets
 
 NAMES = (
     "vit_tiny_patch16_224",
@@ -318,7 +319,7 @@ def test_each_method_is_called_alike_and_leaves_no_trace(method: str, name: str)
 @every_method
 def test_each_method_differs_by_class_in_a_trained_model(method: str) -> None:
     model = vitviz.load_model("vitviz_things200")
-    dog = vitviz.open_image((vitviz.zoo.checkpoints.assets() / "samples" / "dog.jpg").read_bytes())
+    dog = vitviz.open_image((assets() / "samples" / "dog.jpg").read_bytes())
     one, other = (METHODS[method](model, dog, target) for target in ("German shepherd", 0))
     assert one.shape == other.shape == (16, 16)
     assert not np.allclose(one, other)

@@ -29,8 +29,8 @@ from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.app.shared.pictures import DEFAULT
 from vitviz.common import DEFAULT_MODEL as SHIPPED
+from vitviz.common.files import assets
 from vitviz.text.lessons import LESSONS
-from vitviz.zoo.checkpoints import assets
 
 ROOT = Path(__file__).parents[1]
 

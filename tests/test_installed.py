@@ -11,7 +11,7 @@ import vitviz
 
 SCRIPT = """
 import vitviz
-from vitviz.zoo.checkpoints import assets
+from vitviz.common.files import assets
 
 model = vitviz.load_model("vitviz_tiny_cifar10")
 photo = assets() / "samples" / "dog.jpg"

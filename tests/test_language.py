@@ -29,6 +29,7 @@ from vitviz.app.pages import PAGES
 from vitviz.app.widgets.data_table import Table
 from vitviz.app.widgets.places import with_definitions
 from vitviz.common import language
+from vitviz.common.files import assets
 from vitviz.common.images import ImageError, open_image
 from vitviz.common.language import (
     LANGUAGES,
@@ -42,7 +43,7 @@ from vitviz.common.language import (
     use_language,
 )
 from vitviz.model.families import ModelError
-from vitviz.zoo.checkpoints import assets, shipped
+from vitviz.zoo.checkpoints import shipped
 
 PACKAGE = Path(language.__file__).parents[1]
 OTHERS = [code for code in LANGUAGES if code != "en"]

@@ -20,10 +20,10 @@ from vitviz.app.lessons import same_rows
 from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.common import SMALL_MODEL
+from vitviz.common.files import assets
 from vitviz.common.language import use_language
 from vitviz.text.lessons import LESSONS, link, parse_step, settings_of
 from vitviz.zoo import TOYS
-from vitviz.zoo.checkpoints import assets
 
 STEPS = [
     (number, step)

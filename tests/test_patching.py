@@ -10,6 +10,7 @@ from examples import hook_count, own_model, picture, vit_of_transformers, watche
 
 import vitviz
 from vitviz import Model, ModelError, MuteHeads, capture
+from vitviz.common.files import assets
 from vitviz.intervention import (
     PatchEffects,
     head_outputs,
@@ -17,7 +18,6 @@ from vitviz.intervention import (
     patch_tokens,
     token_blocks,
 )
-from vitviz.zoo.checkpoints import assets
 
 FIRST, SECOND = picture(seed=1), picture(seed=2)
 CLASSES = [(0, 1)]

@@ -13,7 +13,8 @@ from safetensors.torch import save, save_file
 from vitviz import Activations, ModelError, cli, zoo
 from vitviz.cli import lesson as lesson_command
 from vitviz.common import DEFAULT_MODEL
-from vitviz.zoo.checkpoints import assets, shipped_names
+from vitviz.common.files import assets
+from vitviz.zoo.checkpoints import shipped_names
 
 SHIPPED = "vitviz_tiny_cifar10"
 NAME = "test_vit"

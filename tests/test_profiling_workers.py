@@ -14,11 +14,11 @@ from examples import assert_clear_error, example, own_model, picture
 from numpy.testing import assert_allclose, assert_array_equal
 
 from vitviz import cli
+from vitviz.common.files import assets
 from vitviz.model import Model
 from vitviz.model.families import ModelError
 from vitviz.profiling import BY_PICTURE, Profile, ProfileError, profile, running
 from vitviz.profiling import cluster as workers
-from vitviz.zoo.checkpoints import assets
 
 
 @pytest.fixture(autouse=True)

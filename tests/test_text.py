@@ -13,6 +13,7 @@ from timm.models import mlp_mixer
 
 from vitviz import capture, load_profile, text
 from vitviz.app.pages import PAGES
+from vitviz.common.files import assets
 from vitviz.model import Model
 from vitviz.model.families import family_of
 from vitviz.text import page_text
@@ -22,7 +23,6 @@ from vitviz.web.anatomy_map.numbers import compute_anatomy
 from vitviz.web.traits import traits as traits_of
 from vitviz.zoo import catalogue
 from vitviz.zoo.architectures import build_outline, preprocessing_of
-from vitviz.zoo.checkpoints import assets
 
 FOLDER = Path(text.__file__).parent / "en"
 README = Path(__file__).parents[1] / "README.md"

@@ -18,8 +18,8 @@ from app_server import free_port
 from examples import example, picture
 
 from vitviz import Activations, capture, load_model
+from vitviz.common.files import assets
 from vitviz.web.token_map import script
-from vitviz.zoo.checkpoints import assets
 
 from .test_anatomy import written
 from .walk import until
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PHOTO = assets() / "samples" / "dog.jpg"
 CELLS = (  # two views of one picture; each is shown, asked for what is chosen in it, and set
     "import vitviz\n"
-    "from vitviz.zoo.checkpoints import assets\n"
+    "from vitviz.common.files import assets\n"
     "model = vitviz.load_model('vitviz_tiny_cifar100')\n"
     "photo = assets() / 'samples' / 'dog.jpg'\n"
     "acts = vitviz.capture(model, photo)\n"

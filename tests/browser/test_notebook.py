@@ -12,7 +12,7 @@ from examples import example, picture
 
 import vitviz
 from vitviz import Activations, capture
-from vitviz.zoo.checkpoints import assets
+from vitviz.common.files import assets
 from vitviz.zoo.toys import toy_model
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from plotly.io import to_json
 
 import vitviz
 from vitviz import Activations, cli, inspection, plots
+from vitviz.common.files import assets
 from vitviz.common.language import as_percent
 from vitviz.plots.template import as_white_json
 from vitviz.text.class_names import common_names, full_names
 from vitviz.web import anatomy_map, report, token_map
 from vitviz.web.report import Captured, components
-from vitviz.zoo.checkpoints import assets
 
 from .conftest import watched
 from .test_anatomy import written

@@ -26,8 +26,8 @@ from pages.driver import (
 )
 from vitviz import inspection
 from vitviz.app.shared import classroom, pictures, visitors
+from vitviz.common.files import assets
 from vitviz.text import guesses as text
-from vitviz.zoo.checkpoints import assets
 
 WHO = Callable[[str], None]
 

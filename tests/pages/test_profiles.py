@@ -42,8 +42,9 @@ from vitviz import Model, Profile, cli, inspection, load_model, load_profile, pr
 from vitviz.app.shared import models, pictures, results, started
 from vitviz.app.widgets import profiles
 from vitviz.app.widgets.data_table import Table
+from vitviz.common.files import assets
 from vitviz.profiling import fits
-from vitviz.zoo.checkpoints import assets, shipped_names
+from vitviz.zoo.checkpoints import shipped_names
 
 SHIPPED = sorted((assets() / "profiles").glob("*.npz"))
 

@@ -25,11 +25,11 @@ from pages.driver import (
 )
 from vitviz.app import records as recorded
 from vitviz.app.screens import training
+from vitviz.common.files import assets
 from vitviz.plots.training import running_epochs
-from vitviz.zoo import checkpoints
 
 CIFAR10, CIFAR100 = "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"
-CURVES = checkpoints.assets() / "curves"
+CURVES = assets() / "curves"
 
 
 def _forget() -> None:
@@ -186,7 +186,7 @@ def test_positions_of_all_moments_are_painted_from_their_minimum() -> None:
         (low,) = {marker["cmin"] for marker in markers if "cmin" in marker}
         return float(low)
 
-    with np.load(checkpoints.assets() / "curves" / "vitviz_things200.npz") as record:
+    with np.load(assets() / "curves" / "vitviz_things200.npz") as record:
         tables = [record[f"positions_{at}"].astype(float) for at in range(len(record["epoch"]))]
     rows = [table / np.linalg.norm(table, axis=1, keepdims=True) for table in tables]
     least = min((row @ row.T).min() for row in rows)

@@ -20,8 +20,8 @@ from pages.driver import assert_works, at_page, charts, complaints, opened, pros
 from vitviz import Words, cli
 from vitviz.app.shared import models, pictures
 from vitviz.attribution import direct_logit_attribution
+from vitviz.common.files import assets
 from vitviz.intervention import word_map
-from vitviz.zoo.checkpoints import assets
 
 NAMES = ("a cat", "a dog", "a teapot")
 ARCHITECTURE = "vit_xsmall_patch16_clip_224"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vitviz import inspection
-from vitviz.zoo.checkpoints import assets, initial_positions, initialisations
+from vitviz.common.files import assets
+from vitviz.zoo.checkpoints import initial_positions, initialisations
 
 if TYPE_CHECKING:
     from vitviz import Model

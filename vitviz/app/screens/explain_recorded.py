@@ -52,8 +52,8 @@ _SAME = 0.99  # a correlation above it is of the same map
 
 def find_recorded(view: View) -> "Faithfulness | None":
     """Return what was recorded of these very weights with this preprocessing; None without."""
+    from vitviz.common.files import assets
     from vitviz.profiling import fits, load_faithfulness
-    from vitviz.zoo.checkpoints import assets
 
     def make() -> "Faithfulness | None":
         paths = {path.stem: path for path in (assets() / "faithfulness").glob("*.json")}

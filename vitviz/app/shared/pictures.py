@@ -55,7 +55,7 @@ def images() -> LRUCache:
 @st.cache_resource
 def samples() -> dict[str, str]:
     """Return the subject of each sample picture by the stem of its file."""
-    from vitviz.zoo.checkpoints import assets
+    from vitviz.common.files import assets
 
     with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
         return {row["file"].rsplit(".", 1)[0]: row["subject"] for row in csv.DictReader(file)}
@@ -75,7 +75,7 @@ def menu() -> dict[str, str]:
 
 @st.cache_resource
 def sample(name: str) -> Picture:
-    from vitviz.zoo.checkpoints import assets
+    from vitviz.common.files import assets
 
     data = (assets() / "samples" / f"{name}.jpg").read_bytes()
     return _open(f"sample: {samples()[name]}", data)

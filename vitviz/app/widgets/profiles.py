@@ -49,8 +49,8 @@ def _named_profiles(view: View) -> "dict[str, Profile | None]":
 @st.cache_resource(show_spinner=False)
 def all_profiles() -> "list[Profile]":
     """Return all profiles, read once; those of the options come first."""
+    from vitviz.common.files import assets
     from vitviz.profiling import load_profile
-    from vitviz.zoo.checkpoints import assets
 
     shipped = sorted((assets() / "profiles").glob("*.npz"))
     return [load_profile(path) for path in (*started.options().profiles, *shipped)]

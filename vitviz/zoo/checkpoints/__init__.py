@@ -11,7 +11,6 @@ from .fitting import load_state
 from .reading import INDEX, Checkpoint, check_kinds, digest_of, files_of, shard_names
 from .shipped import (
     Shipped,
-    assets,
     classes_named_in,
     count_patches,
     initial_filters,
@@ -29,7 +28,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Shipped",
-    "assets",
     "check_kinds",
     "classes_named_in",
     "count_patches",
