@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from examples import example, picture
+from examples import example, own_model, picture, randomise
 
 import vitviz
 from vitviz import Activations
@@ -126,3 +126,34 @@ def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
     row, col = divmod(key - 1, 6)
     assert f"row {row + 1} column {col + 1}" in said.split("key")[1]
     assert "row 3 column 5" in said.split("key")[0]
+
+
+def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
+    page: "Page",
+) -> None:
+    model = own_model(image_size=(16, 12))  # 4 x 3 patches and CLS
+    randomise(model.module)
+    acts = vitviz.capture(model, picture())
+    page.emulate_media(reduced_motion="reduce")
+    made = components.anatomy(model, picture(), acts, "x", layer=LAYER, head=HEAD, query=5)
+    open_sources(page, "anatomy", made)
+    go(page, "attention")
+    rows = page.locator(f"{ITEMS} tbody tr")
+    written = [line.split("\t")[1:] for line in rows.all_inner_texts()]
+    found = np.array(written, float)
+    np.testing.assert_allclose(found, 100 * acts.attention(LAYER)[HEAD], atol=0.51)
+
+    def marked(name: str) -> list[int]:
+        places: list[int] = rows.evaluate_all(
+            """(all, name) => all.flatMap((row, at) => name === "query"
+              ? (row.classList.contains(name) ? [at] : [])
+              : [[...row.children].findIndex((one) => one.classList.contains(name)) - 1])""",
+            name,
+        )
+        return places
+
+    assert marked("query") == [5]
+    rows.nth(2).locator("td").nth(7).click()
+    go(page, "attention")
+    assert marked("query") == [2]
+    assert marked("key") == [7] * 13

@@ -288,6 +288,37 @@ def test_the_edges_of_the_patch_are_within_a_pixel(page: "Page", show: Callable[
     assert np.abs(np.subtract(found, expected)).max() <= 1
 
 
+def test_the_matrix_has_each_cell_at_its_place_and_the_chosen_row_lit(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    """On 10 x 14 patches each cell is a run of 7 of them; CLS has a row and a column of its own."""
+    values = np.random.default_rng(0).dirichlet(np.full(141, 0.2), (1, 141)).astype(np.float32)
+    query, run = 1 + 3 * GRID[1] + 2, 7
+    show(values, matrix=True, state={"query": query, "pinned": True})
+    starts = [0, *range(1, 141, run)]
+    sizes = np.diff([*starts, 141])
+    cells = np.add.reduceat(np.add.reduceat(values[0], starts, axis=0), starts, axis=1)
+    cells /= np.outer(sizes, sizes)
+    pixels = drawn(page, "matrix")
+    side = len(starts)
+    middles = ((np.arange(side) + 0.5) * len(pixels) / side).astype(int)
+    for row, col in np.ndindex(side, side):
+        wanted = colour(cells[row, col] / cells.max())
+        # Codes are of 8 bits, and colours may be one step of the table apart.
+        assert np.abs(pixels[middles[row], middles[col]] - wanted).max() <= 8, (row, col)
+    cyan = np.array([int(QUERY[i : i + 2], 16) for i in (1, 3, 5)])
+    lit = (np.abs(pixels - cyan).max(axis=2) < 40).mean(axis=1) > 0.8  # lines across the matrix
+    edges = np.flatnonzero(lit) * side / len(pixels)
+    row = 1 + (query - 1) // run
+    assert np.abs(edges - row).min() < 0.2 and np.abs(edges - (row + 1)).min() < 0.2
+    assert (np.minimum(np.abs(edges - row), np.abs(edges - (row + 1))) < 0.3).all()
+    canvas = page.locator("canvas[data-part=matrix]")
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.click(position={"x": box["width"] * 3.5 / side, "y": box["height"] * 12.5 / side})
+    assert sent(page)[-1]["query"] == 1 + 11 * run + run // 2
+
+
 def test_spotlight_keeps_a_quarter_of_the_light(page: "Page", show: Callable[..., None]) -> None:
     show(planted(), state={"view": "spotlight"})
     pixels = drawn(page)
