@@ -84,6 +84,8 @@ def test_every_head_stands_over_the_photo_on_its_own_scale(query: Any, boxes: in
         np.testing.assert_allclose(veil, 0.75 * (1 - each / each.max()), atol=1 / 255)
         assert veil.min() == 0  # the most attention has the full brightness
         assert image.zmax == (255,) * 4
+    photos = figure.layout.images  # each below the head of the same axes
+    assert [(one.xref, one.yref) for one in photos] == [(z.xaxis, z.yaxis) for z in figure.data]
     drawn = [shape for shape in figure.layout.shapes if shape.line.color == QUERY]
     assert len(drawn) == boxes
     titles = [note.text for note in figure.layout.annotations]

@@ -119,6 +119,12 @@ def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
         assert label.startswith(f"{letter}, head {HEAD + 1}: ")
         found = [float(number.replace("−", "-")) for number in begins.split(", ")]
         np.testing.assert_allclose(found, values[HEAD, QUERY, :3], rtol=6e-3)
+    for digit in "41":
+        shown.locator("[data-part=photo]").press(digit)
+        go(shown, "qkv")
+        name = shown.locator(f"{ITEMS} canvas").nth(1).get_attribute("aria-label") or ""
+        assert name.startswith(f"q, head {digit}: ")
+    shown.locator("[data-part=photo]").press(str(HEAD + 1))
     go(shown, "scores")
     shares = acts.attention(LAYER)[HEAD, QUERY]
     key = 1 + int(shares[1:].argmax())

@@ -114,6 +114,9 @@ def test_the_scene_is_saved_with_the_numbers_of_the_capture(
         words = words_of(svg)
         assert f"softmax over 25 keys = {written(float(shares[key]))}" in words
         assert "query row 3 column 6" in words
+        texts = {"".join(one.itertext()): one.get("fill") for one in svg.iter(f"{SVG}text")}
+        for role, fill in (("query", "#006b80"), ("key", "#b4005f")):  # as on the page
+            assert [texts[one] for one in texts if one.startswith(f"{role} row ")] == [fill], texts
         assert (acts.provenance in words) != bare
         bars = [one for one in svg.iter(f"{SVG}rect") if one.get("class") == "bar"]
         heights = np.array([float(bar.get("height") or 0) for bar in bars])
