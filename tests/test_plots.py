@@ -350,6 +350,24 @@ def boxes(figure: go.Figure, colour: str) -> list[Crop]:
 # --- guesses --------------------------------------------------------------------------------------
 
 
+@every_example
+def test_the_ticks_of_a_colour_bar_are_numbers_up_to_its_ends(name: str) -> None:
+    for trace in drawn(name).to_plotly_json()["data"]:
+        for owner, ends in ((trace, ("zmin", "zmax")), (trace.get("marker", {}), ("cmin", "cmax"))):
+            bar = owner.get("colorbar", {})
+            if "tickvals" not in bar:
+                continue
+            low, high = (owner[end] for end in ends)
+            ticks = bar["tickvals"]
+            assert len({*ticks}) == len(ticks)
+            assert (low <= min(ticks), max(ticks) <= high) == (True, True)
+            assert low == pytest.approx(min(ticks)) or high == pytest.approx(max(ticks))
+            assert (min(ticks) < 0) == (low < 0)
+            for tick, words in zip(ticks, bar["ticktext"], strict=True):
+                number = re.search(r"[-+]?\d+(\.\d+)?", words)
+                assert number is None or float(number[0]) == pytest.approx(tick, rel=0.05, abs=0.05)
+
+
 def test_guesses_are_counted_on_the_patches_that_were_guessed() -> None:
     counts = np.zeros(GRID, int)
     counts[PEAK], counts[0, 1] = 3, 1

@@ -1,12 +1,12 @@
 """What a report says of each figure, and of weights that are random."""
 
 import re
-from html import unescape
+from html import escape, unescape
 
 import pytest
 from examples import own_model, picture
 
-from vitviz import Model, capture
+from vitviz import Model, capture, plots
 from vitviz.text import page_text
 from vitviz.text import report as text
 from vitviz.web import report
@@ -58,3 +58,18 @@ def test_random_weights_are_told(trained: list[bool], said: str | None) -> None:
         model.trained = known
     warnings = re.findall(r"<p class=warning>(.*?)</p>", html_of(*models))
     assert warnings == ([] if said is None else [said])
+
+
+def test_what_was_compared_comes_first_in_plain_words() -> None:
+    model = own_model()
+    acts = capture(model, picture())
+    figure = plots.attention_map(acts, 0, 1)
+    document = report.html(
+        [Captured(model, "x.png", acts)] * 2,
+        compared=("They are **much alike**: 0.91 < 1.", "two models & a picture", [figure]),
+    )
+    finding = "<p>They are much alike: 0.91 &lt; 1.</p><p class=line>two models &amp; a picture</p>"
+    assert document.count(finding) == 1
+    alt = escape(figure.layout.meta["alt"], quote=True)
+    assert document.index(finding) < document.index(f'aria-label="{alt}"')
+    assert document.index(f'aria-label="{alt}"') < document.index('aria-label="Most probable')

@@ -140,7 +140,7 @@ class Moments:
 
     @property
     def means(self) -> np.ndarray:
-        """Mean; NaN where finite is no value."""
+        """Mean; NaN where no value is finite."""
         return np.where(self.count > 0, self.mean, np.nan)
 
     def interval(self, share: float = 0.95) -> tuple[np.ndarray, np.ndarray]:

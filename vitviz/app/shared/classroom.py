@@ -107,7 +107,7 @@ class Room:
             return question == self._question and self._revealed
 
     def wait(self, waits: bool) -> None:
-        """Let the figure wait for the teacher, or let each guess show it."""
+        """Keep the figure from students until the teacher shows it, or show it after each guess."""
         with self._lock:
             self.shown += waits != self.waits
             self.waits = waits

@@ -43,7 +43,7 @@ class Allowance:
                 del used[old]
 
     def minutes_to_wait(self, visitor: str) -> int:
-        """Return in how many minutes a visitor may use more; 0 for now."""
+        """Return the minutes until a visitor may compute more; 0 if they may now."""
         now = _minute()
         with self._lock:
             used = sorted(self._used.get(visitor, {}).items())
