@@ -134,6 +134,19 @@ def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
     assert "row 3 column 5" in said.split("key")[0]
 
 
+def test_a_click_on_a_bar_chooses_its_key(shown: "Page") -> None:
+    go(shown, "scores")
+    bars = shown.locator(f"{ITEMS} canvas[aria-label^=softmax]")
+    box = bars.bounding_box()
+    assert box is not None
+    for key in (1 + 6 + 3, 24):  # row 2, column 4; row 4, column 6, the last of 25
+        bars.click(position={"x": (key + 0.5) / 25 * box["width"], "y": box["height"] / 2})
+        go(shown, "scores")  # the change is drawn in the next frame
+        row, col = divmod(key - 1, 6)
+        names = shown.locator("[data-part=names]").inner_text()
+        assert f"row {row + 1} column {col + 1}" in names.split("key")[1]
+
+
 def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
     page: "Page",
 ) -> None:
