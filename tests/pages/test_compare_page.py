@@ -345,6 +345,8 @@ def test_the_outlined_patches_are_the_nearest() -> None:
 
 def test_the_table_has_matches_and_joint_components() -> None:
     table = tables(pair())[1]
+    words = "\n".join(one.value for one in [*pair().caption, *pair().markdown])
+    assert "Each patch of the first picture after layer 4" in words
     similarity = inspection.cross_similarity(patches(pictures.DEFAULT), patches("horse"))
     nearest = inspection.nearest_patches(similarity, k=2)
     second = 16 * (table["row of match 2"] - 1) + table["column of match 2"] - 1
