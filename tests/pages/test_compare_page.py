@@ -488,6 +488,7 @@ def test_the_effects_of_heads_and_of_layers_are_those_of_the_library() -> None:
     )
     assert f"in layer {together.argmax() + 1}: **{100 * together.max():+.0f} %**." in prose(at)
     assert "The answers are German shepherd → bison." in prose(at)
+    assert at.selectbox(key="pairs").options[0] == "these two: sample: dog → sample: bison"
     table = tables(at)[-1]
     np.testing.assert_allclose(table["effect, %"], wanted.ravel(), rtol=1e-4, atol=1e-4)
     assert list(table["head"][:7]) == ["1", "2", "3", "4", "5", "6", "all"]
