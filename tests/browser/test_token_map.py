@@ -326,6 +326,7 @@ def test_the_matrix_has_each_cell_at_its_place_and_the_chosen_row_lit(
     at: Any = {"x": box["width"] * 3.5 / side, "y": box["height"] * 12.5 / side}
     canvas.hover(position=at)
     assert label(page).startswith("query row 6 column 11, head 1: ")  # token 81, patch 80
+    assert "row 2 column 4" in text(page, "reading")  # token 18, patch 17, under the pointer
     canvas.click(position=at)
     assert sent(page)[-1]["query"] == 1 + 11 * run + run // 2
 

@@ -188,6 +188,10 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
     table = tables(at)[2]
     other = table[table["model"] == f"{SMALLER}, random weights"]
     by_layer = second.measure().distance.mean(axis=1)
+    (figure,) = (one for one in charts(at) if one.alt.startswith("Mean attention distance from"))
+    lines = [numbers(one["y"]) for one in json.loads(figure.spec)["data"]]
+    by_depth, *_ = (line for line in lines if len(line) == 12)  # of the model with 12 layers
+    np.testing.assert_allclose(by_depth, 100 * by_layer / 224, rtol=1e-4)
     np.testing.assert_allclose(other["mean distance, px of its input"], by_layer, rtol=1e-4)
     np.testing.assert_allclose(
         other["mean distance, % of the side"], 100 * by_layer / 224, rtol=1e-4
