@@ -33,7 +33,7 @@ def kept(cache: LRUCache, key: str, size: int = 10) -> bool:
 
 
 def test_the_arrays_of_a_value_are_counted() -> None:
-    @dataclass
+    @dataclass(slots=True)
     class Pair:
         values: np.ndarray
         name: str

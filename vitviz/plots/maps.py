@@ -168,8 +168,9 @@ def ranked_maps(
     # Shares of the figure's height: of the titles above each row, and of a row of maps.
     above = [_TITLE * max(map(len, of_row)) / (rows * _ROW) for of_row in by_row]
     side = (1 - sum(above)) / rows
-    bar = colorbar(tr("rank among<br>the patches"), below=False)
-    bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
+    bar = colorbar(tr("rank among the patches"), below=False)
+    bar["title"]["side"] = "right"  # above the bar it would touch the upper end's name
+    bar |= dict(tickvals=[0, 100], ticktext=[tr("lowest"), tr("highest")])
     # Collected, as adding one after another takes Plotly three times as long.
     traces: list[go.Scatter | go.Heatmap] = []
     layout: dict[str, Any] = dict(annotations=[], shapes=[])

@@ -192,7 +192,7 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
     from vitviz.attribution import METHODS
 
-    return METHODS[name](view.model, results.prepared(view), index, progress=progress)
+    return METHODS[name](view.model, results.model_input(view), index, progress=progress)
 
 
 def _draw(view: View, maps: Maps) -> None:

@@ -103,7 +103,7 @@ def page(view: View) -> Data | None:
     response = None
     if kernel.shape[2:] == view.model.layers[0].patch_side:
         response = inspection.filter_response(
-            results.prepared(view).x.numpy(), tiles.kernel[chosen]
+            results.model_input(view).numpy(), tiles.kernel[chosen]
         )
     here, answer, product = places().stage.columns(3)
     with here:
@@ -269,7 +269,7 @@ def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str)
     )
     _, high, wide = kernel.shape
     row, col = patch[0] * high, patch[1] * wide
-    pixels = results.prepared(view).x.numpy()[:, row : row + high, col : col + wide]
+    pixels = results.model_input(view).numpy()[:, row : row + high, col : col + wide]
     show(plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product")
     parts = pixels.astype(np.float64) * kernel
     st.markdown(

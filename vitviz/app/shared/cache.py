@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -23,7 +23,7 @@ def count_bytes(value: object) -> int:
     if isinstance(value, (str, bytes)):
         return len(value)
     if is_dataclass(value):
-        value = vars(value)
+        value = [getattr(value, field.name) for field in fields(value)]  # some have no __dict__
     if isinstance(value, Mapping):
         return sum(map(count_bytes, value.values()))
     if isinstance(value, (list, tuple)):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.common.images import Crop
     from vitviz.inspection import Measurements, Sinks
-    from vitviz.model.inputs import PreparedInput
 
 T = TypeVar("T")
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
@@ -241,11 +240,11 @@ def final_tokens(view: View, layer: int) -> np.ndarray:
     return view.acts.tokens(layer + 1, normalised=True)
 
 
-def prepared(view: View) -> "PreparedInput":
-    """Return the model's input for the picture on screen, cached."""
+def model_input(view: View) -> Any:
+    """Return the model's input, a tensor (C, H, W), cached without the picture it was made of."""
     from vitviz.model.inputs import prepare
 
-    return compute((*view.key, "prepared"), lambda: prepare(view.model, view.picture.image))
+    return compute((*view.key, "input"), lambda: prepare(view.model, view.picture.image).x)
 
 
 def shares_of_query(view: View, matrix: np.ndarray, *, row: bool) -> np.ndarray:
