@@ -154,28 +154,55 @@ export class Stack {
     const kept = this.means.get(`${frame.index} ${head}`);
     if (kept) return kept;
     const { rows, cols, keyRows, keyCols, keys, queries, prefixTokens } = frame;
-    const { decode, codes } = this;
+    const { decode } = this;
     const mean = emptyMap(keyRows * keyCols, prefixTokens);
     const { patches, prefix } = mean;
-    const column = this.#byQuery(frame, (query) => {
-      const first = frame.firstCode + (head * queries + query) * keys;
-      const peak = this.peaks[frame.firstRow + head * queries + query];
-      const weight = query < prefixTokens ? 0 : 1 / (rows * cols); // of this query in the mean row
-      const share = frame.firstPrefix + (head * queries + query) * prefixTokens;
+    const start = head * queries; // the number of the first row
+    const sums = new Float64Array(queries);
+    const weights = sums.map((_, query) => (query < prefixTokens ? 0 : 1 / (rows * cols)));
+    const scaled = weights.map((one, query) => one * this.peaks[frame.firstRow + start + query]);
+    const row = (/** @type {number} */ query) => {
+      const first = frame.firstCode + (start + query) * keys;
+      return this.codes.subarray(first, first + keys);
+    };
+    weights.forEach((weight, query) => {
+      const share = frame.firstPrefix + (start + query) * prefixTokens;
       for (let k = 0; k < prefixTokens; k++) prefix[k] += weight * this.prefix[share + k];
-      const row = codes.subarray(first, first + keys);
-      const met = this.#keys(frame, this.#window(frame, query));
-      const scaled = peak * weight;
-      let sum = 0;
-      for (let k = 0; k < keys; k++) {
-        const value = decode[row[k]];
-        if (!met) patches[k] += value * scaled;
-        else if (met[k] >= 0) patches[met[k]] += value * scaled;
-        else continue;
-        sum += value;
-      }
-      return (sum * peak) / patches.length;
     });
+    let query = 0;
+    // Four rows at a time, so that each number of the mean is read and written once for all four.
+    for (; !frame.windows && query + 4 <= queries; query += 4) {
+      const [a, b, c, d] = [row(query), row(query + 1), row(query + 2), row(query + 3)];
+      const [ofA, ofB, ofC, ofD] = scaled.subarray(query, query + 4);
+      let sumA = 0;
+      let sumB = 0;
+      let sumC = 0;
+      let sumD = 0;
+      for (let k = 0; k < keys; k++) {
+        const inA = decode[a[k]];
+        const inB = decode[b[k]];
+        const inC = decode[c[k]];
+        const inD = decode[d[k]];
+        patches[k] += inA * ofA + inB * ofB + inC * ofC + inD * ofD;
+        sumA += inA;
+        sumB += inB;
+        sumC += inC;
+        sumD += inD;
+      }
+      sums.set([sumA, sumB, sumC, sumD], query);
+    }
+    for (; query < queries; query++) {
+      const codes = row(query);
+      const met = this.#keys(frame, this.#window(frame, query));
+      for (let k = 0; k < keys; k++) {
+        const patch = met ? met[k] : k;
+        if (patch < 0) continue;
+        patches[patch] += decode[codes[k]] * scaled[query];
+        sums[query] += decode[codes[k]];
+      }
+    }
+    const column = this.#byQuery(frame, (query) =>
+      (sums[query] * this.peaks[frame.firstRow + start + query]) / patches.length);
     const means = { row: mean, column };
     this.means.set(`${frame.index} ${head}`, means);
     return means;
