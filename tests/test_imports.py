@@ -30,7 +30,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "inspection": set(),
     "text": set(),
     "model": {"vit"},
-    "zoo": _MODEL,
+    "zoo": _CAPTURE,  # `watch` looks at what a changed module attends to
     "activations": {*_MODEL, "inspection"},  # acts.measure()
     "attribution": _CAPTURE,
     "intervention": _CAPTURE,

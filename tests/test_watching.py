@@ -20,6 +20,7 @@ from examples import (
     randomise,
     seeded,
 )
+from test_families_staged import STAGED
 from torch import nn
 
 import vitviz
@@ -399,6 +400,104 @@ class Pooled(Wrapper):
 def test_a_wrapper_that_cannot_be_followed_is_refused(make: Any, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         vitviz.watch(make(), preprocessing=SIZE)
+
+
+def flip_before_attention(module: Any) -> None:
+    module.blocks[1].attn.register_forward_pre_hook(lambda _, inputs: (inputs[0].flip(1),))
+
+
+def flip_keys_and_values(module: Any) -> None:
+    def flip(_: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return torch.cat([output[..., :32], output[..., 32:].flip(1)], dim=-1)
+
+    module.blocks[1].attn.qkv.register_forward_hook(flip)
+
+
+def shuffle_in_a_block(module: Any) -> None:
+    block = module.blocks[1]
+    plain, order = block.forward, torch.randperm(25, generator=torch.Generator().manual_seed(0))
+    block.forward = lambda tokens: plain(tokens[:, order])
+
+
+def flip_after_a_block(module: Any) -> None:
+    module.blocks[1].register_forward_hook(lambda _, inputs, output: 1.1 * output.flip(1) + 0.1)
+
+
+def flip_for_the_attention_alone(module: Any) -> None:
+    attn = module.blocks[1].attn
+    plain = attn.forward
+    attn.forward = lambda tokens: plain(tokens.flip(1)).flip(1)
+
+
+def change_no_order(module: Any) -> None:
+    module.blocks[0].register_forward_hook(lambda _, inputs, output: 1.1 * output + 0.1)
+    module.blocks[1].mlp.register_forward_hook(lambda _, inputs, output: output.mean(1, True))
+    attn = module.blocks[2].attn
+    plain = attn.forward
+    attn.forward = lambda tokens: 2 * plain(tokens * 0.5) + tokens.mean(1, True)
+
+
+def attend_without_queries(module: Any) -> None:
+    with torch.no_grad():
+        module.blocks[1].attn.qkv.weight[:32] = 0
+    change_no_order(module)
+
+
+@pytest.mark.parametrize(
+    ("change", "misplaced"),
+    [
+        (flip_before_attention, [1]),
+        (flip_keys_and_values, [1]),
+        (shuffle_in_a_block, [1, 2]),
+        (flip_after_a_block, [2]),
+        (flip_for_the_attention_alone, [1]),
+        (change_no_order, []),
+        (attend_without_queries, []),
+    ],
+)
+def test_layers_whose_tokens_lie_in_another_order_are_refused(
+    change: Any, misplaced: list[int]
+) -> None:
+    """The proof of a layer holds: its attention is right, and would be drawn at wrong places."""
+    module = own_module()
+    change(module)
+    model = vitviz.watch(module, preprocessing=SIZE)
+    acts = vitviz.capture(model, picture())
+    for layer in range(3):
+        if layer not in misplaced:
+            acts.attention(layer)
+            continue
+        with pytest.raises(ModelError, match=r"in(to)? another order .* would be misplaced"):
+            acts.attention(layer)
+    if misplaced:
+        with pytest.raises(ModelError, match="would be misplaced"):
+            vitviz.attribution.relevance(model, picture(), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*STAGED.items(), ("cait_xxs24_224", dict(depth=2)), ("mixer_s32_224", {})],
+)
+def test_a_harmless_hook_loses_no_layer(name: str, options: dict[str, Any]) -> None:
+    module = timm.create_model(name, **options)
+    module.register_forward_hook(lambda *_: None)
+    assert not vitviz.watch(module).misplaced
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.flip(3),
+        lambda x: nn.functional.interpolate(x[..., 1:-1, 2:-2], size=x.shape[2:]),
+        lambda x: x.roll(2, dims=3),
+    ],
+)
+def test_a_picture_that_a_replaced_method_moves_is_refused(change: Any) -> None:
+    module: Any = own_module()
+    plain = module.patch_embed.forward
+    module.patch_embed.forward = lambda x: plain(change(x))
+    with pytest.raises(ModelError, match="would be misplaced"):
+        vitviz.watch(module, preprocessing=SIZE)
 
 
 def test_a_wrapper_that_changes_the_picture_needs_a_preprocessing() -> None:

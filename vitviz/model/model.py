@@ -119,6 +119,8 @@ class Model:
         #: Why the text tower in its folder cannot be loaded; "" if there is none.
         self.text_refusal = ""
         self._text_tower: TextTower | None = None
+        #: Layers of a changed module that attend among misplaced tokens, and why they are refused.
+        self.misplaced: Mapping[int, Message] = {}
         self._weights_state: WeightsState | None = None
         self._reading: _Reading | None = None
         if self.reading.adds_weights:  # labels of the part name other outputs
@@ -183,7 +185,13 @@ class Model:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        return self.reading.layers
+        layers = self.reading.layers
+        if not self.misplaced:
+            return layers
+        return tuple(
+            replace(layer, refusal=layer.refusal or self.misplaced.get(number))
+            for number, layer in enumerate(layers)
+        )
 
     @property
     def capture_bytes(self) -> int:

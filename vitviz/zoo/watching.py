@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..activations.order import explain_order
 from ..common.language import reason_of
 from ..model import Model, Preprocessing
 from ..model.answers import Answers, Labels
-from ..model.families import FAMILIES, ModelError, family_of, is_compiled, is_known_to_copy
+from ..model.families import FAMILIES, ModelError, family_of, is_changed, is_compiled
 from ..model.model import ChangeTokens, noise_input
 from ..model.recording import Recorder
 from ..model.text import has_text_tower
@@ -25,6 +26,10 @@ from .processors import (
     preprocessing_in,
 )
 from .texts import text_tower_of
+
+#: Share of a changed patch's effect on its token that other tokens may have; a module that scales
+#: its input by the picture's own mean and deviation changes all a little.
+_SPREAD = 0.2
 
 
 class WatchedModel(Model):
@@ -125,8 +130,9 @@ def watch(
         )
         if path:
             _check_whole(model, own)
-        if path or not is_known_to_copy(module, model.layers[-1].name):
+        if is_changed(module):
             _check_places(model)
+            model.misplaced = explain_order(model)
         if answers is not None:
             model.answers = answers
         if labels is not None:
@@ -229,6 +235,20 @@ def _check_places(model: Model) -> None:
                 col=col,
                 token=token,
                 expected=expected,
+            )
+        others = torch.cat([change[:expected], change[expected + 1 :]])
+        kernel = model.parts.kernel
+        if (
+            isinstance(kernel, nn.Conv2d)
+            and kernel.kernel_size == kernel.stride
+            and others.max() > _SPREAD * change[expected]
+        ):
+            raise ModelError(
+                "{name} spreads the patch in row {row}, column {col} over several tokens, so maps "
+                "would be misplaced. It crops, moves or resizes the picture.",
+                name=model.name,
+                row=row,
+                col=col,
             )
 
 

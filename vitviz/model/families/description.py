@@ -538,6 +538,17 @@ def replaces_method(module: nn.Module, name: str) -> bool:
     return callable(vars(module).get(name)) and hasattr(type(module), name)
 
 
+def is_changed(module: nn.Module) -> bool:
+    """Whether a part is not a library's own, or has a method or a hook of somebody else's."""
+    return any(
+        type(part).__module__.partition(".")[0] not in (*_LIBRARIES, "torch")
+        or part._forward_hooks
+        or part._forward_pre_hooks
+        or any(replaces_method(part, name) for name in vars(part))
+        for part in module.modules()
+    )
+
+
 def gives_logits(module: nn.Module, heads: Iterable[str]) -> bool:
     """Whether a module surely returns logits: it is a library's, without Softmax or Sigmoid."""
     parts = [module, *(part for path in heads for part in module.get_submodule(path).modules())]
