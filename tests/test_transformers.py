@@ -281,6 +281,15 @@ def test_attention_of_another_kernel_is_refused() -> None:
         heads = weights / weights.sum(dim=-1, keepdim=True) @ v
         return heads.transpose(1, 2).contiguous(), None
 
+    def flipped(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: float, **_: Any) -> Any:
+        weights = (q @ k.flip(2).transpose(2, 3) * scaling).softmax(dim=-1)
+        return (weights @ v.flip(2)).transpose(1, 2).contiguous(), None
+
+    transformers.AttentionInterface.register("vitviz_flipped", flipped)
+    module = module_of("CLIPVisionModel", "vitviz_flipped")
+    size = vitviz.Preprocessing(input_size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
+    acts = vitviz.capture(vitviz.watch(module, preprocessing=size), picture())
+    assert all("puts its tokens into another order" in str(each.refusal) for each in acts.layers)
     transformers.AttentionInterface.register("vitviz_hidden", hidden)
     acts = vitviz.capture(small("CLIPVisionModel", "vitviz_hidden"), picture())
     assert all("uses neither softmax nor" in str(each.refusal) for each in acts.layers)
