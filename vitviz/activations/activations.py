@@ -712,6 +712,7 @@ class Activations:
             self.tokens(layer),
             self.tokens_after_attention(layer),
             info.name,
+            self._call(layer).half,
         )
 
     def _weigh(self, layer: int, of: Of, model: Model | None) -> np.ndarray:

@@ -372,6 +372,12 @@ def fused_call(
 ) -> FusedCall:
     """Build the record of one `scaled_dot_product_attention` call, whose batch are the windows."""
     bias = None
+    if enable_gqa:  # heads share keys and values
+        key, value = (
+            each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value)
+        )
+    if is_causal:
+        attn_mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..common.language import Message
 from ..model.devices import TOLERANCE
@@ -108,6 +109,7 @@ def split_output(
     tokens: np.ndarray,
     after: np.ndarray,
     name: str | Message,
+    half: bool = False,
 ) -> Carried:
     """Split what a layer's attention adds to the tokens among its keys, and prove it.
 
@@ -119,6 +121,7 @@ def split_output(
     tokens, after : ndarrays of shape (tokens, D)
         Before the layer and after its attention.
     name : of the layer
+    half : whether it computes in half precision
 
     Raises
     ------
@@ -126,7 +129,7 @@ def split_output(
         When the layer has no such projection, or does more to its heads than to project them and
         to scale the channels.
     """
-    if getattr(projection, "weight", None) is None:
+    if not isinstance(getattr(projection, "weight", None), Tensor):  # quantized: a method
         raise ModelError("{layer} has no output projection to split by heads.", layer=name)
     attention, values = np.asarray(attention, np.float64), np.asarray(values, np.float64)
     difference = np.asarray(after, np.float64) - tokens
@@ -152,6 +155,12 @@ def split_output(
         factors = np.ones_like(factors)
     rounding = 8 * np.finfo(np.float32).eps * np.abs(tokens).max()  # of `added`
     if np.abs(difference - factors * whole).max() > TOLERANCE * np.abs(difference).max() + rounding:
+        if half:
+            raise ModelError(
+                "{layer} computes in half precision, which is too coarse to tell what one of its "
+                "heads adds. Load the model in single precision.",
+                layer=name,
+            )
         raise ModelError(
             "{layer} does more to its heads than to project and scale them, so what one of them "
             "adds is not known.",

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..common.language import Message
 from ..model import Model
 from ..model.devices import own_precision
-from ..model.families import Site
+from ..model.families import ModelError, Site
 from ..model.model import noise_input
 from .calls import Call
 from .forward import run_recorded
@@ -36,13 +36,19 @@ class _KeepInputs(AttentionRecorder):
         super().__init__(model)
         self.inputs: list[Tensor] = []
 
-    def before_block(self, layer: int, tokens: Tensor) -> None:
+    def before_block(self, layer: int, tokens: Tensor) -> Tensor | None:
         super().before_block(layer, tokens)
         self.inputs.append(tokens.clone())
+        return None
 
     def tokens_before(self, layer: int) -> Tensor:
         """Return the input of a block as tokens (1, T, D)."""
         return self._flatten(layer, self.inputs[layer])
+
+    def tokens_after(self, layer: int) -> Tensor:
+        """Return the tokens after a block as the next one gets them."""
+        last = layer + 1 == len(self.layers)
+        return self.stream[-1] if last else self.tokens_before(layer + 1)
 
     def has_own_tokens(self, layer: int) -> bool:
         """Whether the block attends among what it is given: CaiT's last add CLS, and CoAtNet's
@@ -52,18 +58,19 @@ class _KeepInputs(AttentionRecorder):
         return self.tokens_before(layer).shape[1] == count
 
 
-class _ChangeToken(AttentionRecorder):
-    """Give each block its input of an earlier pass, with one token changed."""
+class _ChangeToken(_KeepInputs):
+    """Give each block its input of an earlier pass, with one token changed.
+
+    `inputs` are what it would have got instead.
+    """
 
     def __init__(self, model: Model, plain: _KeepInputs, tokens: list[int]) -> None:
         super().__init__(model)
         self.plain = plain
         self.changed_tokens = tokens
-        self.received: list[Tensor] = []  # what each block would have got instead
 
     def before_block(self, layer: int, tokens: Tensor) -> Tensor:
         super().before_block(layer, tokens)
-        self.received.append(tokens.clone())
         changed = self.plain.inputs[layer].clone(memory_format=torch.contiguous_format)
         if self.plain.has_own_tokens(layer):
             token = self._flatten(layer, changed)[:, self.changed_tokens[layer]]  # not a copy
@@ -82,13 +89,13 @@ def explain_order(model: Model) -> dict[int, Message]:
     Raises
     ------
     ModelError
-        When the model cannot run on noise.
+        When the model cannot run on noise, or a block returns its tokens in another order.
     """
     x = noise_input(model)
     plain = _KeepInputs(model)
     run_recorded(model, x, plain)
-    own: set[int] = set()  # layers that reorder their tokens before they attend
-    moves = [0] * len(model.layers)  # tokens that came to this layer in another one's place
+    refusals: dict[int, Message] = {}
+    moves = [0] * len(model.layers)  # changed tokens that come to the next block at other places
     for place in _PLACES:
         tokens = [len(each.prefix) + place(*each.query_grid) for each in model.layers]
         changed = _ChangeToken(model, plain, tokens)
@@ -96,32 +103,26 @@ def explain_order(model: Model) -> dict[int, Message]:
         for layer, (site, token) in enumerate(zip(model.sites, tokens, strict=True)):
             if not plain.has_own_tokens(layer):
                 continue
-            if layer > 0 and changed.received[layer].shape == plain.inputs[layer - 1].shape:
-                change = changed.received[layer] - plain.inputs[layer]
-                sizes = plain._flatten(layer, change)[0].norm(dim=-1)
+            change = plain.tokens_after(layer) - changed.tokens_after(layer)
+            if change.shape[1] == plain.tokens_before(layer).shape[1]:
+                sizes = change[0].float().norm(dim=-1)
                 moves[layer] += bool(sizes[token] < sizes.max() / 2)
             calls = (*plain.calls[layer], *changed.calls[layer])
             if len(calls) != 2:
                 continue  # every capture refuses the layer
             with own_precision(), torch.inference_mode():
                 if _is_misplaced(site, *calls, token):
-                    own.add(layer)
-    moved = (layer for layer, count in enumerate(moves) if count == len(_PLACES))
-    first = min(moved, default=len(model.layers))
-    refusals = {}
-    for layer, described in enumerate(model.layers):
-        if layer in own:
-            refusals[layer] = Message(
-                "{layer} puts its tokens into another order before they attend to each other, so "
-                "its map would be misplaced.",
-                layer=described.name,
-            )
-        elif layer >= first:
-            refusals[layer] = Message(
-                "The tokens come to {layer} in another order than to the first layer, so its map "
-                "would be misplaced.",
-                layer=described.name,
-            )
+                    refusals[layer] = Message(
+                        "{layer} puts its tokens into another order before they attend to each "
+                        "other, so its map would be misplaced.",
+                        layer=site.layer.name,
+                    )
+    if len(_PLACES) in moves:
+        raise ModelError(
+            "{model} reorders its tokens in {layer} or after it, so maps would be misplaced.",
+            model=model.name,
+            layer=model.layers[moves.index(len(_PLACES))].name,
+        )
     return refusals
 
 
@@ -142,10 +143,11 @@ def _is_misplaced(site: Site, plain: Call, changed: Call, token: int) -> bool:
         return False
     # The share of a changed key changes in every row, and all others by one factor: only in the
     # row of a changed query does the ratio of two other shares change.
-    shares = torch.stack([plain.attention(), changed.attention()]).clamp(min=_LEAST).log()
-    ratio = shares[1] - shares[0]
-    ratio = (ratio - ratio.median(dim=-1, keepdim=True).values).abs().median(dim=-1).values
-    return _is_elsewhere(ratio.amax(dim=1), queries, token)
+    before, after = plain.attention(), changed.attention()
+    is_faint = (before < _LEAST) | (after < _LEAST)  # masked, above all
+    ratio = (after / before).log().masked_fill_(is_faint, math.nan)
+    ratio = (ratio - ratio.nanmedian(dim=-1, keepdim=True).values).abs().nanmedian(dim=-1).values
+    return _is_elsewhere(ratio.nan_to_num(0).amax(dim=1), queries, token)
 
 
 def _is_elsewhere(change: Tensor, places: np.ndarray, token: int) -> bool:

@@ -244,6 +244,7 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
             v = second
         else:
             return
+        v = v.expand(*weights.shape[:-2], *v.shape[-2:])  # heads may share their values
         mixing = self.sites[layer].mixing
         self.calls[layer].append(
             SoftmaxCall(

@@ -1,5 +1,6 @@
 """Grad-CAM: the channels of the last layer's input, weighted by the gradient of the target."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,17 +74,18 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
                 layer=site.layer.name,
                 count=len(reads.outputs),
             )
-        if not value.requires_grad:
+        gradient = None
+        if value.requires_grad:
+            (gradient,) = torch.autograd.grad(value, reads.outputs, allow_unused=True)
+        if gradient is None:
             raise ModelError(
                 "No gradient of the answer reaches {layer}. Check whether a later part of the "
                 "model computes without gradients.",
                 layer=site.layer.name,
             )
-        (gradient,) = torch.autograd.grad(value, reads.outputs)
     rows, cols = site.layer.query_grid
     channels, gradient = (
-        _patches(each[0].detach().double(), site.layout, rows * cols)
-        for each in (*reads.outputs, gradient)
+        _patches(each[0].detach().double(), site) for each in (*reads.outputs, gradient)
     )
     map_ = (channels * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
     if not torch.isfinite(map_).all():
@@ -97,11 +99,21 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
     return values
 
 
-def _patches(tokens: Tensor, layout: str, count: int) -> Tensor:
+def _patches(tokens: Tensor, site: Site) -> Tensor:
     """Return the patches (N, D) of the tokens of one picture, without prefix tokens."""
-    if layout == "channels":
+    if site.layout == "channels":
         tokens = tokens.flatten(1).T
-    return tokens.reshape(-1, tokens.shape[-1])[-count:]
+    tokens = tokens.reshape(-1, tokens.shape[-1])
+    prefix, count = len(site.layer.prefix), math.prod(site.layer.query_grid)
+    if len(tokens) not in (count, prefix + count):  # CaiT's last blocks add CLS after this
+        raise ModelError(
+            "{layer} has {tokens} tokens, expected {expected}. The places of its patches are "
+            "unknown.",
+            layer=site.layer.name,
+            tokens=len(tokens),
+            expected=prefix + count,
+        )
+    return tokens[-count:]
 
 
 def _no_norm_before(site: Site) -> ModelError:

@@ -99,6 +99,8 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
     prepared_input = prepare(model, image)
     acts = capture(model, prepared_input)
     _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
+    if acts.refusal:
+        raise ModelError(acts.refusal)
     answer, weights, biases = _read_linearly(model, acts, question)
 
     def contribution(tokens: np.ndarray) -> float:
@@ -201,7 +203,15 @@ def _read_linearly(
     with torch.enable_grad():
         leaf = z.clone().requires_grad_()
         answer = read(leaf, replay=False)
-        (gradient,) = torch.autograd.grad(answer, leaf)
+        gradient = None
+        if answer.requires_grad:
+            (gradient,) = torch.autograd.grad(answer, leaf, allow_unused=True)
+    if gradient is None:
+        raise ModelError(
+            "No gradient of the answer of {model} reaches its last tokens. Check whether its head "
+            "computes without gradients.",
+            model=model.name,
+        )
     with torch.no_grad():
         rest = read(torch.zeros_like(z), replay=True)
     weights = gradient[0].double().cpu().numpy()
