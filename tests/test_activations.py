@@ -35,6 +35,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitviz.activations import Activations, Edit, MuteHeads, SwapTokens, capture, check_finite
+from vitviz.attribution import METHODS, direct_logit_attribution
 from vitviz.common.images import ImageError
 from vitviz.inspection import measurements, windowed_distance
 from vitviz.model import Model
@@ -474,6 +475,12 @@ def test_a_quantised_model_is_watched_like_any_other(name: str) -> None:
     acts = capture(model, picture())
     assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    methods: list[Any] = [*METHODS.values(), direct_logit_attribution]
+    for method in methods:
+        with pytest.raises(ModelError, match=r"without gradients|Grad-CAM|cannot be mult|no sum"):
+            method(model, picture(), 0)
+    with pytest.raises(ModelError):
+        acts.carried(model, 0)
 
 
 def test_eight_threads_on_one_model_get_their_own_pictures() -> None:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitviz.activations import Activations, DropPatches, calls, capture, recorder
-from vitviz.inspection import attention_rollout
+from vitviz.inspection import attention_entropy, attention_rollout
 from vitviz.model import Model
 from vitviz.model.families import ModelError
 from vitviz.vit import Attention
@@ -62,11 +62,6 @@ class ChangesQueriesAfterwards(Mutated):
         heads = F.scaled_dot_product_attention(q, k, v)
         q.neg_()
         return heads
-
-
-class LooksBackOnly(Mutated):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class AttendsTwice(Mutated):
@@ -148,7 +143,6 @@ def assert_only_refused(acts: Activations, layer: int, words: str) -> None:
     [
         (ChangesValuesAfterwards, "does not reproduce"),
         (ChangesQueriesAfterwards, "does not reproduce"),
-        (LooksBackOnly, "does not reproduce"),
         (AttendsTwice, "2 times"),
         (NeverAttends, "cannot be read"),
         (SharpensAfterwards, "does not reproduce"),
@@ -177,27 +171,41 @@ def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_only_refused(acts, 0, "does not reproduce")
 
 
-def test_a_bias_added_to_the_scores_is_part_of_attention() -> None:
-    class LooksNear(Mutated):
-        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            place = torch.arange(q.shape[2])
-            bias = -(place[:, None] - place).abs().float()
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+_PLACE = torch.arange(25)
 
-    class LooksBack(Mutated):
-        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            allowed = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
-    near, back = (capture(mutated(kind), picture()) for kind in (LooksNear, LooksBack))
-    for acts in (near, back):
-        assert [layer.refusal for layer in acts.layers] == [None] * 3
-    plain = capture(own_model(), picture())
-    assert np.diagonal(near.attention(1), axis1=1, axis2=2).mean() > 2 * (
-        np.diagonal(plain.attention(1), axis1=1, axis2=2).mean()
-    )
-    assert not np.triu(back.attention(1)[0], k=1).any()
-    assert_allclose(back.attention(1).sum(axis=2), 1, atol=1e-5)
+@pytest.mark.parametrize(
+    ("heads", "options"),
+    [
+        (4, dict(attn_mask=-(_PLACE[:, None] - 2 * _PLACE).abs().float())),
+        (4, dict(attn_mask=_PLACE[:, None] >= _PLACE)),
+        (4, dict(is_causal=True)),
+        (4, dict(scale=0.9)),
+        (2, dict(enable_gqa=True)),
+        (1, dict(enable_gqa=True)),
+    ],
+)
+def test_each_option_of_the_fused_call_is_part_of_attention(
+    heads: int, options: dict[str, Any]
+) -> None:
+    """Also where several heads share their keys and values."""
+    given: list[tuple[Tensor, Tensor]] = []
+
+    class Optional(Mutated):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            given.append((q, k[:, :heads]))
+            return F.scaled_dot_product_attention(*given[-1], v[:, :heads], **options)
+
+    model = mutated(Optional)
+    acts = capture(model, picture())
+    assert acts.refusal is None
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    one_hot = torch.eye(25).expand(1, heads, 25, 25)
+    expected = F.scaled_dot_product_attention(*given[0], one_hot, **options)
+    assert_allclose(acts.attention(1), expected[0].numpy(), atol=1e-6)
+    assert acts.keys(1).shape == acts.values(1).shape == (4, 25, 8)
+    measured = acts.measure()
+    assert_allclose(measured.entropy[1], attention_entropy([acts.attention(1)])[0], atol=1e-4)
 
 
 def test_attention_that_is_written_out_is_read_at_its_softmax() -> None:
@@ -207,6 +215,16 @@ def test_attention_that_is_written_out_is_read_at_its_softmax() -> None:
     for layer in range(3):
         assert acts.layers[layer].refusal is None
         assert_allclose(acts.attention(layer), expected.attention(layer), atol=1e-5)
+
+
+def test_heads_may_share_values_where_attention_is_written_out() -> None:
+    class Shares(WrittenOut):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return super().attend(q, k[:, :1], v[:, :1])
+
+    acts = capture(mutated(Shares), picture())
+    assert acts.refusal is None
+    assert np.isfinite(acts.measure().distance).all()
 
 
 #: An architecture of each family that timm lets attend by one call, or step by step.

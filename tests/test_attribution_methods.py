@@ -276,6 +276,53 @@ def test_a_target_that_is_no_output_is_refused(method: Any, target: Token | Simi
         method(vitviz.watch(of_timm(NAMES[0])), picture(), target)
 
 
+class Ungraded(nn.Module):
+    """Computes a part without gradients, as one does that is not trained."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            return self.part(x)
+
+
+class Table(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ones(x.shape[-1])
+
+
+class Shifted(nn.Module):
+    """Adds what does not depend on its input, and so has no gradient."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part, self.table = part, Table()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.part(x) + self.table(x)
+
+
+@every_method
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_gradient_that_is_lost_on_its_way_is_missed_where_it_is_needed(
+    method: str, layer: int
+) -> None:
+    module: Any = of_timm("vit_tiny_patch16_224")
+    block = module.blocks[layer]
+    block.mlp = Shifted(block.mlp)
+    model = vitviz.watch(module)
+    expected = METHODS[method](model, picture(), 3)
+    block.mlp = Ungraded(block.mlp)
+    model = vitviz.watch(module)
+    if method == "grad_cam" and layer == 0:  # it reads the last block's input
+        np.testing.assert_array_equal(METHODS[method](model, picture(), 3), expected)
+        return
+    with pytest.raises(ModelError, match=rf"blocks\.{layer}\.mlp.* computes without gradients"):
+        METHODS[method](model, picture(), 3)
+
+
 def test_methods_share_a_pass_only_where_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     model, image = vitviz.watch(of_timm(NAMES[0])), picture()
     own, passes = gradients._compute_gradients, []

@@ -115,6 +115,9 @@ def test_what_cannot_be_known_is_refused() -> None:
     other = vitviz.watch(of_timm("vit_tiny_patch16_224", img_size=(64, 64)))
     with pytest.raises(ModelError, match="does more to its heads"):
         acts.carried(other, 0)
+    model.module.bfloat16()
+    with pytest.raises(ModelError, match="computes in half precision"):
+        capture(model, picture()).carried(model, 0)
 
 
 def test_windows_are_refused() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import vitviz
 from vitviz import ModelError
-from vitviz.attribution import Similarity, Token, grad_cam
+from vitviz.attribution import Similarity, Token, direct_logit_attribution, grad_cam
 
 NAMES = (
     "vit_tiny_patch16_224",
@@ -80,3 +80,17 @@ def test_a_norm_that_does_not_feed_the_last_attention_alone_is_refused(name: str
 def test_a_mixing_block_is_read_before_it_mixes() -> None:
     model = vitviz.watch(timm.create_model("mixer_s32_224", num_classes=7).eval())
     assert grad_cam(model, picture(), 3).shape == (7, 7)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_tokens_that_a_block_adds_or_drops_have_no_known_places(more: bool) -> None:
+    module: Any = made("vit_tiny_patch16_224")
+    block = module.blocks[-1]
+    plain = block.forward
+    block.forward = lambda x, **rest: plain(
+        torch.cat([x, x[:, :2]], dim=1) if more else x[:, :9], **rest
+    )
+    model = vitviz.watch(module)
+    for method in (grad_cam, direct_logit_attribution):
+        with pytest.raises(ModelError, match=f" {15 if more else 9} tokens, expected .*13"):
+            method(model, picture(), 3)

@@ -131,6 +131,14 @@ def split_output(
     """
     if not isinstance(getattr(projection, "weight", None), Tensor):  # quantized: a method
         raise ModelError("{layer} has no output projection to split by heads.", layer=name)
+    if tokens.shape != after.shape:
+        raise ModelError(
+            "{layer} gets {before} tokens and returns {after}, so what one of its heads adds is "
+            "not known.",
+            layer=name,
+            before=len(tokens),
+            after=len(after),
+        )
     attention, values = np.asarray(attention, np.float64), np.asarray(values, np.float64)
     difference = np.asarray(after, np.float64) - tokens
     weight = projection.weight.detach().double().cpu().numpy().reshape(difference.shape[1], -1)

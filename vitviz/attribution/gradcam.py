@@ -57,7 +57,8 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
     Localization", ICCV 2017, equations 1 and 2; https://github.com/jacobgil/pytorch-grad-cam for
     its use with a ViT.
     """
-    question, site = output_question(model, target, "Grad-CAM"), model.sites[-1]
+    question = output_question(model, target, "Grad-CAM", first=len(model.layers) - 1)
+    site = model.sites[-1]
     norms = (getattr(site.block, name, None) for name in NORM1)
     norm = next((part for part in norms if part is not None), None)
     if norm is None:

@@ -21,7 +21,7 @@ from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.memory import gradient_bytes, require_memory
-from .outputs import check_weights
+from .outputs import check_gradients
 
 LOSS_SCALE = 4096.0  # a power of two, which changes no digit of a gradient
 
@@ -139,7 +139,7 @@ def _check(model: Model) -> None:
             "it again in the backward pass. Unwrap those parts first.",
             model=model.name,
         )
-    check_weights(model)
+    check_gradients(model)
     require_memory(
         gradient_bytes(model.sites),
         Message("A map of one class of {model}", model=model.name),

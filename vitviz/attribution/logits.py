@@ -101,6 +101,11 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
     _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
     if acts.refusal:
         raise ModelError(acts.refusal)
+    if model.sites[-1].layout != "tokens":
+        raise ModelError(
+            "The answer of {model} is no sum of its layers' parts: convolutions lie between them.",
+            model=model.name,
+        )
     answer, weights, biases = _read_linearly(model, acts, question)
 
     def contribution(tokens: np.ndarray) -> float:

@@ -1,22 +1,32 @@
 """Target, value and sums over patches, for the methods that explain an output of the model."""
 
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..activations.edits import grid_margins
 from ..activations.targets import PassResult, Question, Similarity, Target, Token
 from ..model import Model
-from ..model.families import ModelError, has_inference_tensors
+from ..model.families import ModelError, has_inference_tensors, is_changed
+from ..model.model import noise_input
+from ..model.recording import Recorder, hook_this_thread
+
+#: What torch calls the gradient of an operation that has none, as of quantised ones.
+_NO_GRADIENT = "torch::autograd::WarnNotImplemented"
 
 
-def output_question(model: Model, target: Target, method: str) -> Question:
+def output_question(model: Model, target: Target, method: str, first: int = -1) -> Question:
     """Check the target of a method that explains an output of the model, and needs gradients.
 
     Raises
     ------
     ModelError
-        When the model has no such output, or torch computes no gradient with its weights.
+        When the model has no such output, or as `check_gradients`.
     ValueError
         When there is no such class, or the target is a token.
     """
@@ -26,18 +36,87 @@ def output_question(model: Model, target: Target, method: str) -> Question:
             "function of the output."
         )
     question = Question(model, target)
-    check_weights(model)
+    check_gradients(model, first)
     return question
 
 
-def check_weights(model: Model) -> None:
-    """Refuse a model whose weights torch computes no gradient with."""
+def check_gradients(model: Model, first: int = 0) -> None:
+    """Refuse a model that loses the gradient of its answer, wholly or on a part of its way.
+
+    A quantised part loses it, and one that computes under `torch.no_grad`. The other ways would
+    give a map all the same, and a wrong one.
+
+    Parameters
+    ----------
+    first : int
+        Layer down to which the gradient is needed; -1 for the input.
+
+    Raises
+    ------
+    ModelError
+        When a part returns no gradient for its input, or torch computes none with the weights.
+    """
     if has_inference_tensors(model.module):
         raise ModelError(
             "The weights of {model} were created under torch.inference_mode, so torch computes no "
             "gradient with them. Create the module outside of it.",
             model=model.name,
         )
+
+    if not is_changed(model.module):
+        return
+    x = noise_input(model)
+    constant = _outputs_without_gradient(model, x, first)
+    if not constant:
+        return
+    others = _outputs_without_gradient(model, x.flip(-1) + 1, first)
+    for name, output in constant.items():  # a table of positions, for one, is constant
+        if name not in others or not torch.equal(output, others[name]):
+            raise ModelError(
+                "{part} in {model} computes without gradients, so no map of one answer can be "
+                "drawn by them. Check whether it is quantised or runs under torch.no_grad.",
+                part=name or type(model.module).__name__,
+                model=model.name,
+            )
+
+
+class _Forget(Recorder):
+    """Forget what came before a layer."""
+
+    def __init__(self, first: int, outputs: dict[str, Tensor]) -> None:
+        self.first, self.outputs = first, outputs
+
+    def before_block(self, layer: int, tokens: Tensor) -> None:
+        if layer == self.first:
+            self.outputs.clear()
+
+
+def _outputs_without_gradient(model: Model, x: Tensor, first: int) -> dict[str, Tensor]:
+    """Return by path the outputs of parts that have no gradient, though their inputs have one."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str, part: nn.Module, inputs: Any, named: Any, output: Any) -> None:
+        given = [each for each in (*inputs, *named.values()) if isinstance(each, Tensor)]
+        returned = output[0] if isinstance(output, tuple) and output else output
+        if (
+            isinstance(returned, Tensor)
+            and returned.is_floating_point()
+            and any(each.requires_grad for each in given)
+            and (returned.grad_fn is None or returned.grad_fn.name() == _NO_GRADIENT)
+        ):
+            outputs[name] = returned.detach().clone()
+
+    with ExitStack() as hooks:
+        for name, part in model.module.named_modules():
+            register = partial(part.register_forward_hook, with_kwargs=True)
+            hooks.enter_context(hook_this_thread(register, partial(keep, name)))
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            model.recording(_Forget(first, outputs)),
+        ):
+            model.run(x.clone().requires_grad_())
+    return outputs
 
 
 def output_value(question: Question, output: Tensor) -> Tensor:

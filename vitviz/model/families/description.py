@@ -539,10 +539,11 @@ def replaces_method(module: nn.Module, name: str) -> bool:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Whether a part is not a library's own, or has somebody else's method, hook or attention."""
+    """Whether a part is quantised, no library's own, or has others' method, hook or attention."""
     kernel = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return kernel not in (None, "eager", "sdpa") or any(
         type(part).__module__.partition(".")[0] not in (*_LIBRARIES, "torch")
+        or "quantized" in type(part).__module__
         or part._forward_hooks
         or part._forward_pre_hooks
         or any(replaces_method(part, name) for name in vars(part))
