@@ -475,6 +475,10 @@ def test_a_quantised_model_is_watched_like_any_other(name: str) -> None:
     acts = capture(model, picture())
     assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    digest = acts.record["weights_sha256"]
+    with torch.no_grad():
+        next(iter(quantised.parameters())).add_(1)
+    assert capture(model, picture()).record["weights_sha256"] != digest
     methods: list[Any] = [*METHODS.values(), direct_logit_attribution]
     for method in methods:
         with pytest.raises(ModelError, match=r"without gradients|Grad-CAM|cannot be mult|no sum"):

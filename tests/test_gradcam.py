@@ -91,6 +91,11 @@ def test_tokens_that_a_block_adds_or_drops_have_no_known_places(more: bool) -> N
         torch.cat([x, x[:, :2]], dim=1) if more else x[:, :9], **rest
     )
     model = vitviz.watch(module)
-    for method in (grad_cam, direct_logit_attribution):
+    acts = vitviz.capture(model, picture())
+    for ask in (
+        lambda: grad_cam(model, picture(), 3),
+        lambda: direct_logit_attribution(model, picture(), 3),
+        lambda: vitviz.intervention.patch_lens(model, acts, 2),
+    ):
         with pytest.raises(ModelError, match=f" {15 if more else 9} tokens, expected .*13"):
-            method(model, picture(), 3)
+            ask()

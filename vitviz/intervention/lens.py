@@ -91,6 +91,14 @@ def _outputs_of_patches(model: Model, acts: Activations, depth: int) -> torch.Te
     if len(acts.patches) != math.prod(acts.grid):
         raise ModelError("Patches of this capture were dropped. Capture it without DropPatches.")
     patches = acts.tokens(depth)[acts.num_prefix_tokens :]
+    if len(patches) != math.prod(acts.grid):
+        raise ModelError(
+            "{layer} has {tokens} tokens, expected {expected}. The places of its patches are "
+            "unknown.",
+            layer=acts.layers[depth - 1].name,
+            tokens=len(patches) + acts.num_prefix_tokens,
+            expected=math.prod(acts.grid) + acts.num_prefix_tokens,
+        )
     # The head reads CLS, a pair of tokens or the mean of the patches: each is this one token here.
     alone = np.repeat(patches[:, None], acts.num_prefix_tokens + 1, axis=1)
     with torch.inference_mode():

@@ -25,10 +25,19 @@ _KEYS = ("versions", "date", "model", "weights", "weights_sha256", "picture", "n
 def weights_digest(module: nn.Module) -> str:
     """Return the sha256 of the names and bytes of all parameters and buffers."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        for part in value if isinstance(value, tuple) else (value,):  # quantised: weight and bias
+            digest.update(_bytes(part))
     return digest.hexdigest()
+
+
+def _bytes(value: Any) -> Any:
+    """Return a tensor's bytes; of what else a quantised module keeps, those of its name."""
+    if not isinstance(value, Tensor):
+        return repr(value).encode()
+    values = value.dequantize() if value.is_quantized else value.detach()
+    return values.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def picture_digest(picture: bytes | Image.Image | Tensor) -> str:
