@@ -491,6 +491,29 @@ def test_a_harmless_hook_loses_no_layer(name: str, options: dict[str, Any]) -> N
     assert not vitviz.watch(module).misplaced
 
 
+class Unfolded(nn.Module):
+    """Embeds patches without a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(48, 32)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        patches = nn.functional.unfold(x, 4, stride=4)
+        return self.linear(patches.transpose(1, 2))
+
+
+def test_a_part_of_another_kind_is_named() -> None:
+    module: Any = timm_backbone()
+    module.patch_embed = Unfolded()
+    with pytest.raises(ModelError, match=r"'Unfolded' object has no attribute .* of another kind"):
+        vitviz.watch(module)
+    narrow: Any = own_module()
+    narrow.forward = lambda x: x.view(1, 7)
+    with pytest.raises(ModelError, match=r"run on an input of shape \(1, 3, 16, 24\)"):
+        vitviz.watch(narrow, preprocessing=SIZE)
+
+
 @pytest.mark.parametrize(
     "change",
     [

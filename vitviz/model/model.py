@@ -291,7 +291,8 @@ class Model:
         """Modules and tables beside the layers, as they are now."""
         state = self._checked_state or _CheckedState(self.reading)
         if state.parts is None:
-            state.parts = state.reading.family.parts(self.part)
+            with _exchanged_parts(self, state.reading.family):
+                state.parts = state.reading.family.parts(self.part)
         return state.parts
 
     def run(self, x: Tensor, module: nn.Module | None = None) -> Tensor:
@@ -784,6 +785,21 @@ class _CheckedState:
 _CHECKED: ContextVar[_CheckedState | None] = ContextVar("vitviz_checked_state", default=None)
 
 
+@contextmanager
+def _exchanged_parts(model: Model, family: Family) -> Iterator[None]:
+    """Refuse a module with a part of another kind than those of its family."""
+    try:
+        yield
+    except AttributeError as error:
+        raise ModelError(
+            "{name} cannot be read as one of the family {family}: {reason}. A part of it was "
+            "exchanged for one of another kind.",
+            name=model.name,
+            family=family.name,
+            reason=str(error).rstrip("."),
+        ) from error
+
+
 class _Reading:
     """How a module is read as long as it is unchanged: its family, layers, and what follows.
 
@@ -796,7 +812,8 @@ class _Reading:
         self._size = model.preprocess.input_size
         part = model.part
         self.family: Family = family_of(part)
-        own = self.family.sites(part, self._size)
+        with _exchanged_parts(model, self.family):
+            own = self.family.sites(part, self._size)
         place = f"{model.path}." if model.path else ""
         self.sites = tuple(
             replace(site, layer=replace(site.layer, name=place + site.layer.name)) for site in own

@@ -218,11 +218,21 @@ def _check_places(model: Model) -> None:
         other = x.clone()
         other[..., row * high : (row + 1) * high, col * wide : (col + 1) * wide] += 1
         streams = []
-        with torch.inference_mode():
-            for each in (x, other):
-                with model.recording(recorder := _KeepFirstTokens()):
+        for each in (x, other):
+            recorder = _KeepFirstTokens()
+            try:
+                with torch.inference_mode(), model.recording(recorder):
                     model.run(each)
-                streams.append(recorder.tokens.flatten(1, -2)[0].float())
+            except ModelError:
+                raise
+            except Exception as error:
+                raise ModelError(
+                    "{name} cannot run on an input of shape {shape}: {reason}.",
+                    name=model.name,
+                    shape=tuple(each.shape),
+                    reason=reason_of(error),
+                ) from error
+            streams.append(recorder.tokens.flatten(1, -2)[0].float())
         change = (streams[0] - streams[1]).norm(dim=-1)
         token, expected = int(change.argmax()), len(first.prefix) + row * cols + col
         if change.max() > 0 and token != expected:
