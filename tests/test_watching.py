@@ -491,6 +491,15 @@ def test_a_harmless_hook_loses_no_layer(name: str, options: dict[str, Any]) -> N
     assert not vitviz.watch(module).misplaced
 
 
+def test_answers_that_differ_from_pass_to_pass_are_refused() -> None:
+    module: Any = own_module()
+    module.blocks[1].mlp.register_forward_hook(
+        lambda _, inputs, output: nn.functional.dropout(output)
+    )
+    with pytest.raises(ModelError, match="another answer each time"):
+        vitviz.watch(module, preprocessing=SIZE)
+
+
 class Unfolded(nn.Module):
     """Embeds patches without a convolution."""
 

@@ -12,6 +12,7 @@ from ..activations.order import explain_order
 from ..common.language import reason_of
 from ..model import Model, Preprocessing
 from ..model.answers import Answers, Labels
+from ..model.devices import TOLERANCE
 from ..model.families import FAMILIES, ModelError, family_of, is_changed, is_compiled
 from ..model.model import ChangeTokens, noise_input
 from ..model.recording import Recorder
@@ -198,7 +199,7 @@ def _check_whole(model: Model, own: bool) -> None:
 
 
 def _check_places(model: Model) -> None:
-    """Check that each patch of the picture becomes the expected token.
+    """Check that each patch of the picture becomes the expected token, the same in each pass.
 
     A module around a known part may turn the picture, and a subclass may reorder its tokens. The
     proof of a layer would not notice.
@@ -206,45 +207,32 @@ def _check_places(model: Model) -> None:
     Raises
     ------
     ModelError
-        When a changed patch changes another token most.
+        When the module cannot run, answers the same input differently, or a changed patch changes
+        another token most.
     """
     first, site = model.layers[0], model.sites[0]
+    x = noise_input(model)
+    answer, plain = _first_tokens(model, x)
+    again, _ = _first_tokens(model, x)
+    if (answer - again).abs().max() > TOLERANCE * answer.abs().max():
+        raise ModelError(
+            f"{model.name} gives one picture another answer each time. Check for dropout or noise "
+            "that stays on in evaluation."
+        )
     if site.steps or site.layout == "channels":  # each token is made of many patches
         return
     (rows, cols), (high, wide) = first.query_grid, first.patch_side
-    x = noise_input(model)
     # A mirror image, a turn or a transposition moves at least one of these.
     for row, col in ((0, cols - 1), (rows - 1, cols // 2)):
         other = x.clone()
         other[..., row * high : (row + 1) * high, col * wide : (col + 1) * wide] += 1
-        streams = []
-        for each in (x, other):
-            recorder = _KeepFirstTokens()
-            try:
-                with torch.inference_mode(), model.recording(recorder):
-                    model.run(each)
-            except ModelError:
-                raise
-            except Exception as error:
-                raise ModelError(
-                    "{name} cannot run on an input of shape {shape}: {reason}.",
-                    name=model.name,
-                    shape=tuple(each.shape),
-                    reason=reason_of(error),
-                ) from error
-            streams.append(recorder.tokens.flatten(1, -2)[0].float())
-        change = (streams[0] - streams[1]).norm(dim=-1)
+        change = (plain - _first_tokens(model, other)[1]).norm(dim=-1)
         token, expected = int(change.argmax()), len(first.prefix) + row * cols + col
+        place = f"the patch in row {row}, column {col}"
         if change.max() > 0 and token != expected:
             raise ModelError(
-                "{name} turns the patch in row {row}, column {col} into token {token}, "
-                "expected {expected}, so maps would be misplaced. It turns the picture or "
-                "reorders its tokens.",
-                name=model.name,
-                row=row,
-                col=col,
-                token=token,
-                expected=expected,
+                f"{model.name} turns {place} into token {token}, expected {expected}, so maps "
+                "would be misplaced. It turns the picture or reorders its tokens."
             )
         others = torch.cat([change[:expected], change[expected + 1 :]])
         kernel = model.parts.kernel
@@ -254,12 +242,24 @@ def _check_places(model: Model) -> None:
             and others.max() > _SPREAD * change[expected]
         ):
             raise ModelError(
-                "{name} spreads the patch in row {row}, column {col} over several tokens, so maps "
-                "would be misplaced. It crops, moves or resizes the picture.",
-                name=model.name,
-                row=row,
-                col=col,
+                f"{model.name} spreads {place} over several tokens, so maps would be misplaced. It "
+                "crops, moves or resizes the picture."
             )
+
+
+def _first_tokens(model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a module's output, and the tokens (T, D) before its first block."""
+    recorder = _KeepFirstTokens()
+    try:
+        with torch.inference_mode(), model.recording(recorder):
+            output = model.run(x)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{model.name} cannot run on an input of shape {tuple(x.shape)}: {reason_of(error)}."
+        ) from error
+    return output.float(), recorder.tokens.flatten(1, -2)[0].float()
 
 
 def _architecture(part: Any) -> str | None:
