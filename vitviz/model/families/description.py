@@ -538,27 +538,29 @@ def replaces_method(module: nn.Module, name: str) -> bool:
     return callable(vars(module).get(name)) and hasattr(type(module), name)
 
 
+def _is_own(part: nn.Module) -> bool:
+    """Whether a part is quantised, not of a library, or has a method replaced."""
+    origin = type(part).__module__
+    return (
+        origin.partition(".")[0] not in (*_LIBRARIES, "torch")
+        or "quantized" in origin
+        or any(replaces_method(part, name) for name in vars(part))
+    )
+
+
 def is_changed(module: nn.Module) -> bool:
-    """Whether a part is quantised, no library's own, or has others' method, hook or attention."""
+    """Whether a part is not as its library made it, or attends by a function of somebody else's."""
     kernel = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return kernel not in (None, "eager", "sdpa") or any(
-        type(part).__module__.partition(".")[0] not in (*_LIBRARIES, "torch")
-        or "quantized" in type(part).__module__
-        or part._forward_hooks
-        or part._forward_pre_hooks
-        or any(replaces_method(part, name) for name in vars(part))
-        for part in module.modules()
+        _is_own(part) or part._forward_hooks or part._forward_pre_hooks for part in module.modules()
     )
 
 
 def gives_logits(module: nn.Module, heads: Iterable[str]) -> bool:
     """Whether a module surely returns logits: it is a library's, without Softmax or Sigmoid."""
     parts = [module, *(part for path in heads for part in module.get_submodule(path).modules())]
-    return all(
-        not any(replaces_method(part, name) for name in vars(part))
-        and not part._forward_hooks
-        and type(part).__module__.partition(".")[0] in (*_LIBRARIES, "torch")
-        and not isinstance(part, nn.Softmax | nn.Sigmoid)
+    return not any(
+        _is_own(part) or part._forward_hooks or isinstance(part, nn.Softmax | nn.Sigmoid)
         for part in parts
     )
 
@@ -566,17 +568,15 @@ def gives_logits(module: nn.Module, heads: Iterable[str]) -> bool:
 def is_known_to_copy(module: nn.Module, path: str) -> bool:
     """Whether a shallow copy of the module surely computes what the module computes.
 
-    True if the module is of a library that vitviz reads, and no method was replaced between it and
-    the part at `path`. Others may keep references to their parts that a copy does not change, as
-    the backbones of transformers do, which collect outputs by hooks on their blocks.
+    True if all parts between it and the part at `path` are a library's. Others may keep references
+    to their parts that a copy does not change, as the backbones of transformers do, which collect
+    outputs by hooks on their blocks.
     """
     if type(module).__name__.endswith("Backbone"):
         return False
-    if type(module).__module__.partition(".")[0] not in _LIBRARIES:
-        return False
     for name in ("", *path.split(".")[:-1]):
         module = module.get_submodule(name) if name else module
-        if any(replaces_method(module, name) for name in vars(module)):
+        if _is_own(module):
             return False
     return True
 
