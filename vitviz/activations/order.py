@@ -103,9 +103,9 @@ def explain_order(model: Model) -> dict[int, Message]:
         for layer, (site, token) in enumerate(zip(model.sites, tokens, strict=True)):
             if not plain.has_own_tokens(layer):
                 continue
-            change = plain.tokens_after(layer) - changed.tokens_after(layer)
-            if change.shape[1] == plain.tokens_before(layer).shape[1]:
-                sizes = change[0].float().norm(dim=-1)
+            before, after = plain.tokens_after(layer), changed.tokens_after(layer)
+            if before.shape == after.shape == plain.tokens_before(layer).shape:
+                sizes = (after - before)[0].float().norm(dim=-1)
                 moves[layer] += bool(sizes[token] < sizes.max() / 2)
             calls = (*plain.calls[layer], *changed.calls[layer])
             if len(calls) != 2:
