@@ -553,21 +553,18 @@ def test_a_module_that_was_made_in_inference_mode_is_refused() -> None:
     assert "under torch.inference_mode" in refusal(model)
 
 
-def test_a_gradient_that_does_not_arrive_is_refused() -> None:
-    """As through what was quantised: it computes, and has no gradient."""
+@pytest.mark.parametrize("name", ["head", "blocks.1.mlp.fc2", "blocks.2.attn.qkv"])
+def test_a_gradient_that_does_not_arrive_is_refused(name: str) -> None:
+    """Also where a skip connection would let a part of it pass."""
 
     class Cut(nn.Linear):
         def forward(self, z: Tensor) -> Tensor:
             return super().forward(z).detach()
 
-    for name in ("head", "blocks.1.mlp.fc2", "blocks.2.attn.qkv"):
-        model = own_model()
-        part: Any = model.module.get_submodule(name)
-        part.__class__ = Cut
-        if name == "head":
-            assert "No gradient of the answer reaches the attention of blocks.0" in refusal(model)
-        else:  # others' skip connections let it pass
-            assert relevance(model, picture(), 0).max() > 0
+    model = own_model()
+    part: Any = model.module.get_submodule(name)
+    part.__class__ = Cut
+    assert refusal(model).startswith(f"{name} in {model.name} computes without gradients")
 
 
 @every_method

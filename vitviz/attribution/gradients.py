@@ -139,12 +139,12 @@ def _check(model: Model) -> None:
             "it again in the backward pass. Unwrap those parts first.",
             model=model.name,
         )
-    check_gradients(model)
     require_memory(
         gradient_bytes(model.sites),
         Message("A map of one class of {model}", model=model.name),
         model.device,
     )
+    check_gradients(model)
 
 
 def _gradients(value: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
