@@ -1,44 +1,86 @@
 """What Anatomy's component draws of a picture that is not square is what the library computes."""
 
+import re
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from examples import example, own_model, picture, randomise
+from examples import example, own_model, patch_box, picture, randomise
 
 import vitviz
 from vitviz import Activations
+from vitviz.plots.template import KEY, QUERY
 from vitviz.web import anatomy
 from vitviz.web.report import components
 
 from .sources import open_sources
-from .test_token_map import as_pixels
+from .test_anatomy_pictures import SVG, colours, limit_of
+from .test_token_map import as_pixels, near
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
-LAYER, HEAD, QUERY = 1, 2, 1 + 2 * 6 + 4  # row 3, column 5 of 4 x 6
+MODEL, PREFIX = "distilled", 2
+SIZE = (60, 50)  # of the picture: width, height
+LAYER, HEAD, TOKEN = 1, 2, PREFIX + 2 * 6 + 4  # row 3, column 5 of 4 x 6
 ITEMS = "[data-part=items]"
 
 
 @pytest.fixture(scope="module")
 def acts() -> Activations:
-    return vitviz.capture(example("plain"), picture())
+    return vitviz.capture(example(MODEL), picture())
 
 
 @pytest.fixture
 def shown(page: "Page", acts: Activations) -> "Page":
     made = components.anatomy(
-        example("plain"), picture(), acts, "x", layer=LAYER, head=HEAD, query=QUERY
+        example(MODEL), picture(), acts, "x", layer=LAYER, head=HEAD, query=TOKEN
     )
     page.emulate_media(reduced_motion="reduce")
     open_sources(page, "anatomy", made)
+    page.locator(f"{ITEMS} .item").first.wait_for()  # until it is drawn for the first time
     return page
 
 
 def go(page: "Page", step: str) -> None:
     page.evaluate("(step) => component.go(step)", step)
+    wait_for_frame(page)
+
+
+def wait_for_frame(page: "Page") -> None:
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def assert_written(text: str, *wanted: float, digits: int = 3) -> None:
+    found = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
+    np.testing.assert_allclose(found, wanted, rtol=0.6 * 10 ** (1 - digits), err_msg=text)
+
+
+def pixels_of(canvas: "Locator") -> np.ndarray:
+    return as_pixels(canvas.evaluate("canvas => canvas.toDataURL()"))
+
+
+def saved(page: "Page") -> ElementTree.Element:
+    """The scene on screen, as it would be saved."""
+    drawing = "new XMLSerializer().serializeToString(component.drawing().drawn)"
+    return ElementTree.fromstring(page.evaluate(drawing))
+
+
+def numbers_of(node: ElementTree.Element, *names: str) -> list[float]:
+    return [float(node.get(name) or 0) for name in names]
+
+
+def names_of(page: "Page") -> dict[str, str]:
+    """The places of the query and of the key, as they are written below the picture."""
+    wait_for_frame(page)
+    lines = page.locator("[data-part=names]").inner_text().split("\n")
+    return {role: place for role, _, place in (line.partition(" ") for line in lines)}
+
+
+def place(token: int, cols: int = 6) -> str:
+    row, col = divmod(token - PREFIX, cols)
+    return ("CLS", "DIST")[token] if token < PREFIX else f"row {row + 1} column {col + 1}"
 
 
 def gaps(clear: Any) -> np.ndarray:
@@ -52,8 +94,8 @@ def test_the_picture_is_cut_into_its_rows_and_columns(shown: "Page", acts: Activ
     whole, one = shown.locator(f"{ITEMS} .cut canvas").all()
     assert whole.get_attribute("aria-label") == "The picture in 4 × 6 patches"
     assert "one patch: 4 × 4 pixels" in shown.locator(f"{ITEMS} .cut").inner_text()
-    values = example("plain").preprocess(picture()).permute(1, 2, 0).numpy()
-    mean, std = example("plain").preprocess.mean, example("plain").preprocess.std
+    values = example(MODEL).preprocess(picture()).permute(1, 2, 0).numpy()
+    mean, std = example(MODEL).preprocess.mean, example(MODEL).preprocess.std
     colours = np.clip(255 * (values * std + mean), 0, 255)
     drawn = as_pixels(whole.evaluate("canvas => canvas.toDataURL()"))
     side = drawn.shape[1] // 6
@@ -89,11 +131,17 @@ def test_the_charts_number_the_layers_and_mark_the_one_that_is_open(
             dots: [...svg.querySelectorAll("circle")].map((dot) => [at(dot, "cx"), at(dot, "cy")]),
             here: at(svg.querySelector(".here"), "x1"),
             zero: at(svg.querySelector(".axis"), "y1"),
+            most: svg.querySelectorAll("text[text-anchor=end]")[1].textContent,
+            about: svg.getAttribute("aria-label"),
+            styles: [...svg.querySelectorAll("polyline")].map((line) => line.className.baseVal),
+            legend: [...svg.parentElement.querySelectorAll(".legend span")].map(
+              (name) => [name.className, name.textContent]),
           };
         })"""
     )
+    names = [["mean of patches", "CLS"], ["attention", "MLP"]]
     assert len(charts) == 2
-    for chart, (first, lines) in zip(charts, wanted, strict=True):
+    for chart, (first, lines), called in zip(charts, wanted, names, strict=True):
         assert [number for number, _ in chart["numbers"]] == [*range(first, acts.depth + 1)]
         places = dict(chart["numbers"])
         assert chart["here"] == places[LAYER + 1]
@@ -103,6 +151,10 @@ def test_the_charts_number_the_layers_and_mark_the_one_that_is_open(
         np.testing.assert_allclose(
             (chart["zero"] - y) / (chart["zero"] - y).max(), values / values.max()
         )
+        unit = 100 if first else 1  # shares are in per cent
+        assert_written(chart["most"], unit * values.max(), digits=2)
+        assert_written(chart["about"], *(unit * line[-1] for line in lines))
+        assert chart["legend"] == [list(pair) for pair in zip(chart["styles"], called, strict=True)]
 
 
 def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
@@ -118,7 +170,7 @@ def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
         label, _, begins = name.partition("; it begins with ")
         assert label.startswith(f"{letter}, head {HEAD + 1}: ")
         found = [float(number.replace("−", "-")) for number in begins.split(", ")]
-        np.testing.assert_allclose(found, values[HEAD, QUERY, :3], rtol=6e-3)
+        np.testing.assert_allclose(found, values[HEAD, TOKEN, :3], rtol=6e-3)
     for digit in "41":
         shown.locator("[data-part=photo]").press(digit)
         go(shown, "qkv")
@@ -126,12 +178,8 @@ def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
         assert name.startswith(f"q, head {digit}: ")
     shown.locator("[data-part=photo]").press(str(HEAD + 1))
     go(shown, "scores")
-    shares = acts.attention(LAYER)[HEAD, QUERY]
-    key = 1 + int(shares[1:].argmax())
-    said = shown.locator("[data-part=names]").inner_text()
-    row, col = divmod(key - 1, 6)
-    assert f"row {row + 1} column {col + 1}" in said.split("key")[1]
-    assert "row 3 column 5" in said.split("key")[0]
+    key = PREFIX + int(acts.attention(LAYER)[HEAD, TOKEN, PREFIX:].argmax())
+    assert names_of(shown) == {"query": place(TOKEN), "key": place(key)}
 
 
 def test_a_click_on_a_bar_chooses_its_key(shown: "Page") -> None:
@@ -139,28 +187,133 @@ def test_a_click_on_a_bar_chooses_its_key(shown: "Page") -> None:
     bars = shown.locator(f"{ITEMS} canvas[aria-label^=softmax]")
     box = bars.bounding_box()
     assert box is not None
-    for key in (1 + 6 + 3, 24):  # row 2, column 4; row 4, column 6, the last of 25
-        bars.click(position={"x": (key + 0.5) / 25 * box["width"], "y": box["height"] / 2})
-        go(shown, "scores")  # the change is drawn in the next frame
-        row, col = divmod(key - 1, 6)
-        names = shown.locator("[data-part=names]").inner_text()
-        assert f"row {row + 1} column {col + 1}" in names.split("key")[1]
+    for key in (PREFIX + 6 + 3, 25):  # row 2, column 4; row 4, column 6, the last of 26
+        bars.click(position={"x": (key + 0.5) / 26 * box["width"], "y": box["height"] / 2})
+        assert names_of(shown)["key"] == place(key)
+
+
+def test_the_pointer_and_the_keys_choose_the_token_that_they_point_at(
+    shown: "Page", acts: Activations
+) -> None:
+    """With two tokens in front, and on a picture of which the model sees a part."""
+    go(shown, "scores")
+    photo = shown.locator("[data-part=photo]")
+
+    def middle(row: int, col: int) -> Any:
+        box = photo.bounding_box()
+        assert box is not None
+        scale = box["width"] / SIZE[0]
+        left, top, right, bottom = patch_box(
+            shown.evaluate("component.shape.crop"), (4, 6), row, col
+        )
+        return {"x": scale * (left + right) / 2, "y": scale * (top + bottom) / 2}
+
+    photo.hover(position=middle(0, 4))
+    assert names_of(shown) == {"query": place(TOKEN), "key": place(PREFIX + 4)}
+    photo.click(position=middle(1, 3))
+    shown.mouse.move(2, 2)
+    assert names_of(shown)["query"] == place(PREFIX + 6 + 3)
+    shown.get_by_role("button", name="click: key").click()
+    photo.click(position=middle(3, 2))
+    shown.mouse.move(2, 2)
+    for arrow, key in (("", 18 + 2), ("ArrowRight", 18 + 3), ("ArrowUp", 12 + 3)):
+        if arrow:
+            photo.press(arrow)
+        assert names_of(shown) == {"query": place(PREFIX + 6 + 3), "key": place(PREFIX + key)}
+    shown.get_by_role("button", name="click: query").click()
+    for name, token in (("DIST", 1), ("CLS", 0)):
+        shown.get_by_role("button", name=name, exact=True).click()
+        assert names_of(shown)["query"] == place(token)
+    photo.press("ArrowUp")  # from the middle, where a token in front has no neighbours
+    assert names_of(shown)["query"] == place(PREFIX + 6 + 3)
+    photo.press("Escape")
+    assert names_of(shown)["query"] == "CLS"
+    assert shown.locator("[data-part=sideTitle]").inner_text().startswith(f"Layer {LAYER + 1} ")
+
+
+def test_what_is_drawn_has_the_colour_of_its_number_and_marks_what_was_chosen(
+    shown: "Page", acts: Activations
+) -> None:
+    def frame_on(canvas: "Locator") -> tuple[float, float, float, float]:
+        """Of the frame around a part: left, top, right and bottom as shares of the canvas."""
+        found: tuple[float, float, float, float] = canvas.evaluate(
+            """canvas => { const [whole, part] = [canvas, canvas.parentElement.querySelector("i")]
+                .map((node) => node.getBoundingClientRect());
+              return [(part.left - whole.left) / whole.width, (part.top - whole.top) / whole.height,
+                (part.right - whole.left) / whole.width,
+                (part.bottom - whole.top) / whole.height] }"""
+        )
+        return found
+
+    def saved_frame() -> list[float]:
+        """Left, top, width and height of the same frame in the scene as it is saved."""
+        frames = [one for one in saved(shown).iter(f"{SVG}rect") if one.get("stroke-width") == "2"]
+        (frame,) = (one for one in frames if one.get("fill") == "none")
+        return numbers_of(frame, "x", "y", "width", "height")
+
+    items = shown.locator(f"{ITEMS} canvas")
+    go(shown, "picture")
+    values = example(MODEL).preprocess(picture()).numpy()
+    for channel, canvas in zip(values, items.all(), strict=True):
+        np.testing.assert_allclose(pixels_of(canvas), colours(channel, 2.2), atol=8)
+
+    go(shown, "before")
+    tokens = acts.tokens(LAYER)
+    found, wanted = pixels_of(items.first), colours(tokens, limit_of(tokens.ravel()))
+    np.testing.assert_allclose(found, wanted, atol=8)  # of half precision
+    top, bottom = TOKEN / len(tokens), (TOKEN + 1) / len(tokens)
+    np.testing.assert_allclose(frame_on(items.first)[1::2], (top, bottom), atol=0.02)
+    np.testing.assert_allclose(saved_frame()[1::2], (84 * top, 84 / len(tokens)))
+
+    go(shown, "concatenated")
+    left, right = HEAD / 4, (HEAD + 1) / 4
+    np.testing.assert_allclose(frame_on(items.first)[::2], (left, right), atol=0.01)
+    np.testing.assert_allclose(saved_frame()[::2], (370 * left, 370 / 4))
+
+    go(shown, "scores")
+    scores = anatomy.scores(acts, LAYER, HEAD)[1][TOKEN]
+    key = PREFIX + int(acts.attention(LAYER)[HEAD, TOKEN, PREFIX:].argmax())
+    bars = items.nth(3)
+    drawn = np.array(
+        bars.evaluate(
+            """canvas => { const { width, height } = canvas;
+              const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+              return Array.from({ length: width * height }, (_, i) => data[4 * i + 3] > 200) }"""
+        )
+    ).reshape(120, -1)
+    marked = near(pixels_of(bars), KEY)
+    most, least = max(0.0, scores.max()), min(0.0, scores.min())
+    for each, score in enumerate(scores):
+        column = round((each + 0.5) * drawn.shape[1] / len(scores))
+        ends = 1 + 118 * (most - np.array([max(score, 0), min(score, 0)])) / (most - least)
+        rows = np.flatnonzero(drawn[:, column])
+        np.testing.assert_allclose((rows[0], rows[-1] + 1), ends, atol=2)
+        assert marked[:, column].any() == (each == key)
+
+    photo = pixels_of(shown.locator("[data-part=photo]"))
+    scale = photo.shape[1] / SIZE[0]
+    for token, colour in ((TOKEN, QUERY), (key, KEY)):
+        lit = near(photo, colour)
+        left, upper, right, lower = (
+            scale * side for side in patch_box(acts.crop, (4, 6), *divmod(token - PREFIX, 6))
+        )
+        within = np.s_[int(upper) - 4 : int(lower) + 5, int(left) - 4 : int(right) + 5]
+        assert lit.sum() == lit[within].sum() > 30
 
 
 def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
     page: "Page",
 ) -> None:
-    model = own_model(image_size=(16, 12))  # 4 x 3 patches and CLS
+    model = own_model(image_size=(16, 12), class_token=False)  # 4 x 3 patches
     randomise(model.module)
     acts = vitviz.capture(model, picture())
     page.emulate_media(reduced_motion="reduce")
     made = components.anatomy(model, picture(), acts, "x", layer=LAYER, head=HEAD, query=5)
     open_sources(page, "anatomy", made)
-    go(page, "attention")
+    edges = [f"{row + 1}.{col + 1}" for row, col in np.ndindex(4, 3)]
+    places = [f"row {row + 1} column {col + 1}" for row, col in np.ndindex(4, 3)]
+    lines = page.locator(f"{ITEMS} tr")
     rows = page.locator(f"{ITEMS} tbody tr")
-    written = [line.split("\t")[1:] for line in rows.all_inner_texts()]
-    found = np.array(written, float)
-    np.testing.assert_allclose(found, 100 * acts.attention(LAYER)[HEAD], atol=0.51)
 
     def marked(name: str) -> list[int]:
         places: list[int] = rows.evaluate_all(
@@ -171,8 +324,37 @@ def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
         )
         return places
 
+    scores, shares = anatomy.scores(acts, LAYER, HEAD)[1], acts.attention(LAYER)[HEAD]
+    for step, values, error in (("scores", scores, 0.06), ("attention", 100 * shares, 0.51)):
+        go(page, step)
+        head, *table = [line.split("\t") for line in lines.all_inner_texts()]
+        assert (head[1:], [line[0] for line in table]) == (edges, edges)
+        found = [[float(text.replace("−", "-")) for text in line[1:]] for line in table]
+        np.testing.assert_allclose(found, values, atol=error)
+        cells = rows.locator("td").evaluate_all("all => all.map((td) => [td.title, td.className])")
+        for (title, style), (query, key) in zip(cells, np.ndindex(12, 12), strict=True):
+            assert title.startswith(f"{places[query]} → {places[key]}: ")
+            assert ("below" in style) == (values[query, key] < 0)
+        saved = ElementTree.fromstring(
+            page.evaluate("new XMLSerializer().serializeToString(component.drawing().drawn)")
+        )
+        (grid,) = (one for one in saved.iter(f"{SVG}g") if len(one.findall(f"{SVG}text")) == 144)
+        texts, boxes = grid.findall(f"{SVG}text"), grid.findall(f"{SVG}rect")
+        wide, high, first = numbers_of(boxes[0], "width", "height", "y")
+        for cell, text, (query, key) in zip(boxes, texts, np.ndindex(12, 12), strict=False):
+            assert text.text == table[query][1 + key]
+            at = numbers_of(cell, "x", "y")
+            np.testing.assert_allclose(at, (key * wide, first + query * high))
+            assert (cell.get("fill") == "#2166ac") == (values[query, key] < 0)
+        (key,) = {*marked("key")}
+        frames = [numbers_of(box, "x", "y") for box in boxes[144:]]
+        np.testing.assert_allclose(frames, [(0, first + 5 * high), (key * wide, first)])
+
     assert marked("query") == [5]
     rows.nth(2).locator("td").nth(7).click()
     go(page, "attention")
     assert marked("query") == [2]
-    assert marked("key") == [7] * 13
+    assert marked("key") == [7] * 12
+    page.locator("[data-part=photo]").press("Escape")  # to the token in the middle
+    wait_for_frame(page)
+    assert marked("query") == [2 * 3 + 1]
