@@ -25,6 +25,7 @@ from vitviz.web.anatomy_map import (
     pack_stack,
     steps_message,
 )
+from vitviz.web.anatomy_map.message import build_boxes, build_cards
 from vitviz.web.report.components import anatomy_view
 
 SCENES = str(TESTS / "scenes")
@@ -414,6 +415,60 @@ def test_probabilities_are_named_after_the_function_that_gave_them(
     (table,) = shown.of("table")
     assert [words.partition(":")[0] for words in table["head"]] == head
     assert_allclose(table["shares"], np.sort(acts.probabilities)[::-1][:5], rtol=1e-6)
+
+
+# --- the numbers in the sentences ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_sentences_of_a_layer_hold_its_numbers(name: str) -> None:
+    one = case(name)
+    info, residual = one.of.layer_info, anatomy.residual_stream(one.acts)
+    (tokens, width), (_, units) = one.box("before").shape, one.box("hidden").shape
+    heads, _, own = one.box("queries").shape
+    goes_to = [LAYER + 2] if one.acts.depth > LAYER + 1 else []
+    wanted = {
+        "before": [LAYER + 1, tokens, width],
+        "qkv": [heads, own],
+        "scores": [math.sqrt(own)],
+        "attention": [tokens, 100, 100 / tokens],
+        "concatenated": [heads, heads, own],
+        "projected": [width],
+        "after_attention": [100 * residual.attention[LAYER]],
+        "hidden": [width, units],
+        "mlp": [width],
+        "after": [100 * residual.mlp[LAYER], *goes_to],
+    }
+    assert info.num_heads == heads
+    said = {box["id"]: box["say"] for box in build_boxes(one.of)}
+    for box, numbers in wanted.items():
+        assert_written(re.sub(r"\(.*?\)", "", said[box]), *numbers)
+
+
+@pytest.mark.parametrize("name", ["own, distilled", "EVA", "Swin"])
+def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
+    one = case(name)
+    cards = {card["id"]: card for card in build_cards(one.of)}
+    height, width, channels = one.step("picture").shape
+    assert_written(cards["picture"]["say"].split(":")[0], height, width, channels)
+    rows, cols = one.acts.layers[0].query_grid
+    assert_written(cards["patches"]["say"], rows * cols, height // rows, width // cols)
+    each = height // rows * width // cols * channels
+    assert_written(cards["flatten"]["say"], each)
+    assert_written(cards["project"]["say"], each, one.acts.tokens(0).shape[1])
+    for card in cards.values():
+        if card["layers"] and card["name"] == "stage":
+            first, last = card["layers"]
+            grid, tokens = one.acts.layers[last].query_grid, one.acts.tokens(last + 1)
+            assert_written(card["say"], first + 1, last + 1, *grid, tokens.shape[1])
+            assert card["grid"] == list(grid)
+    head, answer = cards["head"], int(np.argmax(one.acts.probabilities))
+    classes = len(one.acts.output_names)
+    assert_written(head["shape"], one.step([*cards][-2]).shape[-1], classes)
+    assert one.acts.probabilities is not None
+    called, _, share = head["answer"].partition(": ")
+    assert called == one.acts.output_names[answer]
+    assert_written(share, 100 * one.acts.probabilities[answer])
 
 
 # --- what the component is sent ------------------------------------------------------------------
