@@ -295,15 +295,21 @@ def test_the_edges_of_the_patch_are_within_a_pixel(page: "Page", show: Callable[
     assert np.abs(np.subtract(found, expected)).max() <= 1
 
 
-def test_the_matrix_has_each_cell_at_its_place_and_the_chosen_row_lit(
-    page: "Page", show: Callable[..., None]
+@pytest.mark.parametrize(
+    ("direction", "grid", "run"), [("row", GRID, 7), ("column", GRID, 7), ("row", (5, 4), 1)]
+)
+def test_the_matrix_has_each_cell_at_its_place_and_the_chosen_token_lit(
+    direction: str, grid: tuple[int, int], run: int, page: "Page", show: Callable[..., None]
 ) -> None:
-    """On 10 x 14 patches each cell is a run of 7 of them; CLS has a row and a column of its own."""
-    values = np.random.default_rng(0).dirichlet(np.full(141, 0.2), (1, 141)).astype(np.float32)
-    query, run = 1 + 3 * GRID[1] + 2, 7
-    show(values, matrix=True, state={"query": query, "pinned": True})
-    starts = [0, *range(1, 141, run)]
-    sizes = np.diff([*starts, 141])
+    """On 10 x 14 patches each cell is a run of 7; two tokens in front have cells of their own."""
+    count = 2 + grid[0] * grid[1]
+    random = np.random.default_rng(0)
+    values = random.dirichlet(np.full(count, 0.2), (1, count)).astype(np.float32)
+    query = 2 + 2 * grid[1] + 2
+    state = {"query": query, "pinned": True, "direction": direction}
+    show(values, grid=grid, matrix=True, state=state)
+    starts = [0, 1, *range(2, count, run)]
+    sizes = np.diff([*starts, count])
     cells = np.add.reduceat(np.add.reduceat(values[0], starts, axis=0), starts, axis=1)
     cells /= np.outer(sizes, sizes)
     pixels = drawn(page, "matrix")
@@ -313,22 +319,35 @@ def test_the_matrix_has_each_cell_at_its_place_and_the_chosen_row_lit(
         wanted = colour(cells[row, col] / cells.max())
         # Codes are of 8 bits, and colours may be one step of the table apart.
         assert np.abs(pixels[middles[row], middles[col]] - wanted).max() <= 8, (row, col)
-    cyan = np.array([int(QUERY[i : i + 2], 16) for i in (1, 3, 5)])
-    lit = (np.abs(pixels - cyan).max(axis=2) < 40).mean(axis=1) > 0.8  # lines across the matrix
-    edges = np.flatnonzero(lit) * side / len(pixels)
-    row = 1 + (query - 1) // run
-    assert np.abs(edges - row).min() < 0.2
-    assert np.abs(edges - (row + 1)).min() < 0.2
-    assert (np.minimum(np.abs(edges - row), np.abs(edges - (row + 1))) < 0.3).all()
+
+    def assert_lit(role: str, cell: int) -> None:
+        """Lines across the matrix at the edges of this row or column: whole, or dashed for keys."""
+        lit = near(drawn(page, "matrix"), QUERY if role == "query" else KEY)
+        across = lit.mean(axis=1 if role == "query" else 0)
+        edges = np.flatnonzero(across > (0.8 if role == "query" else 0.4)) * side / len(lit)
+        assert np.abs(edges - cell).min() < 0.2
+        assert np.abs(edges - (cell + 1)).min() < 0.2
+        assert (np.minimum(np.abs(edges - cell), np.abs(edges - (cell + 1))) < 0.3).all()
+
+    by_row = direction == "row"
+    role, other = ("query", "key") if by_row else ("key", "query")
+    assert_lit(role, 2 + (query - 2) // run)
     canvas = page.locator("canvas[data-part=matrix]")
     box = canvas.bounding_box()
     assert box is not None
     at: Any = {"x": box["width"] * 3.5 / side, "y": box["height"] * 12.5 / side}
     canvas.hover(position=at)
-    assert label(page).startswith("query row 6 column 11, head 1: ")  # token 81, patch 80
-    assert "row 2 column 4" in text(page, "reading")  # token 18, patch 17, under the pointer
+    patches = [(cell - 2) * run + run // 2 for cell in ((12, 3) if by_row else (3, 12))]
+    chosen, met = (
+        f"row {row + 1} column {col + 1}"
+        for row, col in (divmod(patch, grid[1]) for patch in patches)
+    )
+    assert label(page).startswith(f"{role} {chosen}, head 1: ")
+    assert met in text(page, "reading")  # under the pointer
+    assert_lit(role, 12 if by_row else 3)
+    assert_lit(other, 3 if by_row else 12)
     canvas.click(position=at)
-    assert sent(page)[-1]["query"] == 1 + 11 * run + run // 2
+    assert sent(page)[-1]["query"] == 2 + patches[0]
 
 
 def test_spotlight_keeps_a_quarter_of_the_light(page: "Page", show: Callable[..., None]) -> None:
@@ -439,6 +458,13 @@ def test_in_the_column_direction_the_token_is_a_key(
     assert text(page, "photoTitle") == "The query: row 5 column 9 · pinned"
     cell = page.locator(".tile i").first
     assert cell.evaluate("mark => getComputedStyle(mark).outlineStyle") == "solid"
+    marked = cell.evaluate(
+        """mark => { const [inner, outer] = [mark, mark.previousSibling]
+            .map((node) => node.getBoundingClientRect());
+          return [(inner.left - outer.left) / outer.width, (inner.top - outer.top) / outer.height,
+            inner.width / outer.width, inner.height / outer.height] }"""
+    )
+    np.testing.assert_allclose(marked, (8 / 14, 4 / 10, 1 / 14, 1 / 10), atol=0.01)
     page.get_by_role("button", name="column: attended to by").click()
     assert text(page, "photoTitle") == "The key: row 5 column 9 · pinned"
     assert text(page, "mapTitle").startswith(TITLES["column"])
@@ -687,14 +713,28 @@ def test_every_scale_says_what_its_ends_are(page: "Page", show: Callable[..., No
     values = planted()
     values[1] *= 0.1
     show(values, state={"head": 1})
+    equal, least = 1 / 141, 0.05 / 139
+
+    def assert_tick(place: float) -> None:
+        tick = page.locator("[data-part=bar] .tick")
+        left = tick.evaluate("tick => parseFloat(tick.style.left)")
+        assert left == pytest.approx(100 * place, abs=0.2)
+        assert tick.evaluate("tick => tick.classList.contains('beyond')") == (place == 1)
+
     assert text(page, "bar").split("\n") == ["0 %", "4.0 %"]
+    assert_tick(equal / 0.04)
     page.get_by_role("button", name="shared").click()
     assert text(page, "bar").split("\n") == ["0 %", "40 %"]
+    assert_tick(equal / 0.4)
     page.get_by_role("button", name="log").click()
     assert text(page, "bar").split("\n") == ["0.035 %", "40 %"]  # of all heads
+    assert_tick(float(np.log(equal / least) / np.log(0.4 / least)))
     assert page.locator(".strip button").all_inner_texts() == [
         *("mean 22 %", "head 1 40 %", "head 2 4.0 %")
     ]
+    show(values / 10, state={"head": 1})  # equal sharing is more than the largest share
+    wait_for_frame(page)
+    assert_tick(1)
 
 
 def test_the_query_can_be_left_out_of_the_scale(page: "Page", show: Callable[..., None]) -> None:
@@ -741,11 +781,25 @@ def test_without_such_tokens_the_query_is_the_mean_of_the_patches(
 
 
 def test_a_dot_leads_to_its_head(page: "Page", show: Callable[..., None]) -> None:
-    distance = {"values": [[10.0, 20.0], [30.0, None]], "equal": [33.3, 33.3], "side": 64}
+    distance = {"values": [[10.0, 20.0], [30.0, None]], "equal": [33.3, 25.0], "side": 64}
     show(planted(), planted(), distance=distance)
     dots = page.locator(".distance circle")
     assert dots.count() == 3  # a head with no distance has no dot
     assert "layer 1, head 2: 20.0 px" in (dots.nth(1).text_content() or "")
+    chart = page.locator(".distance svg").evaluate(
+        """svg => { const of = (what, ...names) => [...svg.querySelectorAll(what)].map((node) =>
+            [...names.map((name) => parseFloat(node.getAttribute(name))), node.textContent]);
+          return { dots: of("circle", "cx", "cy"), numbers: of("text[text-anchor=middle]", "x"),
+            equal: of(".equal", "x1", "x2", "y1"), axis: of(".axis", "y1")[0][0] } }"""
+    )
+    assert [[x, number] for x, number in chart["numbers"]] == [[25, "1"], [75, "2"]]
+    assert [line[:2] for line in chart["equal"]] == [[0, 50], [50, 100]]
+    (first, *_), (second, *_), (third, *_) = chart["dots"]
+    assert 0 < first < 25 < second < 50 < third < 75  # the heads of a layer from left to right
+    heights = [
+        chart["axis"] - y for y in (*(dot[1] for dot in chart["dots"]), chart["equal"][1][2])
+    ]
+    np.testing.assert_allclose(np.array(heights) / heights[0], (1, 2, 3, 2.5))
     dots.nth(1).click()
     (state,) = sent(page)
     assert (state["frame"], state["head"]) == (0, 1)
@@ -1059,6 +1113,8 @@ def test_a_click_with_several_tokens_in_front_chooses_the_patch_under_it(
         assert sent(page)[-1]["query"] == 2 + row * GRID[1] + col
     page.get_by_role("button", name="REG1 as the query").click()
     assert sent(page)[-1]["query"] == 1
+    cells = page.locator("[data-part=prefix] .cell b")
+    assert cells.evaluate_all("all => all.map((one) => one.className)") == ["", "chosen"]
 
 
 def planted_with_two() -> np.ndarray:
@@ -1131,9 +1187,21 @@ def test_the_map_is_saved_with_the_colours_of_its_numbers(
         words = " ".join(text.text or "" for text in svg.iter(f"{SVG}text"))
         assert ("a model · mine.png" in words) != bare
         assert ("Where it looks layer 1, head 2" in words) != bare
-        assert (svg.find(f".//{SVG}linearGradient") is not None) != bare
-        boxes = [one for one in svg.iter(f"{SVG}rect") if one.get("fill") == "none"]
-        assert [one.get("stroke") for one in boxes] == ["#000", QUERY]
+        stops = [
+            re.findall(r"\d+", stop.get("stop-color") or "") for stop in svg.iter(f"{SVG}stop")
+        ]
+        assert bool(stops) != bare
+        if not bare:  # the colour bar, from 0 to the largest share, and its mark
+            scale = wanted_colours(np.linspace(0, 1, len(stops)))
+            np.testing.assert_allclose(np.array(stops, int), scale, atol=step)
+            ends = [one.text for one in svg.iter(f"{SVG}text") if one.get("text-anchor")]
+            assert ends == ["0 %", f"{100 * shares.max():.1f} %", "equal sharing"]
+            (mark,) = (
+                one.get("d") or "" for one in svg.iter(f"{SVG}path") if "10z" in one.get("d", "")
+            )
+            place = float(mark[1:].split(",")[0])
+            assert place == pytest.approx(90 + 460 / 141 / shares.max(), abs=1)
+        assert outlines(svg) == [("#000", False), (QUERY, False)]
     for scale in (1, 2):
         label = "PNG × 2, bare, transparent" if scale == 2 else "PNG, bare, transparent"
         image = Image.open(io.BytesIO(saved(page, label)))
@@ -1151,6 +1219,29 @@ def test_the_map_is_saved_with_the_colours_of_its_numbers(
             found = image.getpixel((int(scale * x), int(scale * y)))
             assert isinstance(found, tuple)
             np.testing.assert_allclose(found[:3], wanted, atol=1)
+
+
+def outlines(svg: ElementTree.Element) -> list[tuple[str | None, bool]]:
+    """The colour of each box around a patch, and whether it is dashed."""
+    boxes = [one for one in svg.iter(f"{SVG}rect") if one.get("fill") == "none"]
+    return [(one.get("stroke"), one.get("stroke-dasharray") is not None) for one in boxes]
+
+
+def test_what_is_saved_is_smooth_and_of_a_key_as_it_is_on_screen(
+    show: Callable[..., None], page: "Page"
+) -> None:
+    show(
+        planted(),
+        state={"head": 1, "query": 20, "pinned": True, "direction": "column", "smooth": True},
+        titles={**TITLES, "column": TITLES["row"]},
+    )
+    svg = ElementTree.fromstring(saved(page, "SVG, bare, transparent"))
+    assert outlines(svg) == [("#000", False), (KEY, True)]
+    (image,) = svg.iter(f"{SVG}image")
+    assert as_pixels(image.get("href") or "").shape[:2] == GRID
+    left, top, right, bottom = CROP
+    wanted = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+    assert {name: float(image.get(name) or 0) for name in wanted} == pytest.approx(wanted)
 
 
 def test_a_spotlight_is_saved_with_the_photo_in_the_light(
