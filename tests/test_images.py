@@ -388,6 +388,18 @@ def test_deep_grey_is_scaled_not_clipped(image: Image.Image, kind: str) -> None:
     assert np.abs(grey - np.arange(256)).max() <= 1
 
 
+def test_grey_of_12_bits_is_scaled_not_clipped() -> None:
+    """Pillow writes none, so the file is made here: two numbers in three bytes."""
+    values = np.linspace(0, 4095, 256).round().astype(int)
+    packed = "".join(f"{value:03x}" for value in values)
+    tags = {256: 256, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8 + 2 + 9 * 12 + 4, 277: 1}
+    tags |= {278: 1, 279: len(packed) // 2}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    data = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4)
+    grey = np.asarray(open_image(data + bytes.fromhex(packed)))[0, :, 0].astype(int)
+    assert np.abs(grey - np.arange(256)).max() <= 1
+
+
 def test_constant_and_infinite_floats_open() -> None:
     for value in (0.5, 7.0, math.inf, math.nan):
         assert open_image(saved(Image.new("F", (4, 4), value), "TIFF")).size == (4, 4)
