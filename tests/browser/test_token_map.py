@@ -486,15 +486,17 @@ def test_in_the_column_direction_the_token_is_a_key(
     assert near(pixels, KEY)[around(pixels, 4, 8)].sum() > 50
 
 
-def test_a_patch_under_the_pointer_is_a_dashed_key_where_rows_are_read(
+def test_a_patch_under_the_pointer_is_a_dashed_key_where_rows_are_read_and_a_guess_white(
     page: "Page", show: Callable[..., None]
 ) -> None:
-    show(planted(), state={"query": 1 + 4 * 14 + 8, "pinned": True})
+    guess = {"rows": 10, "cols": 14, "patch": 7 * 14 + 1}
+    show(planted(), state={"query": 1 + 4 * 14 + 8, "pinned": True}, guess=guess)
     page.mouse.move(*middle_of(page, "map", 2, 3))
     pixels = drawn(page)
-    key, query = near(pixels, KEY), near(pixels, QUERY)
+    key, query, guessed = (near(pixels, each) for each in (KEY, QUERY, "#ffffff"))
     assert 0 < key.sum() == key[around(pixels, 2, 3)].sum() < 0.8 * query.sum()
     assert query.sum() == query[around(pixels, 4, 8)].sum()
+    assert guessed.sum() == guessed[around(pixels, 7, 1)].sum() > 50
 
 
 def test_a_pin_is_what_is_left_of_a_preview(page: "Page", show: Callable[..., None]) -> None:
@@ -799,6 +801,7 @@ def test_a_dot_leads_to_its_head(page: "Page", show: Callable[..., None]) -> Non
     heights = [
         chart["axis"] - y for y in (*(dot[1] for dot in chart["dots"]), chart["equal"][1][2])
     ]
+    assert heights[0] > 0
     np.testing.assert_allclose(np.array(heights) / heights[0], (1, 2, 3, 2.5))
     dots.nth(1).click()
     (state,) = sent(page)

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { middleOf, neighbour } from "../../vitviz/web/token_map/keys.js";
+import { middleOf, neighbour, pressed } from "../../vitviz/web/token_map/keys.js";
 import { Walk } from "../../vitviz/web/anatomy_map/walk.js";
 
 const data = {
@@ -64,4 +64,9 @@ test("an arrow leads to the neighbour and not beyond the edge", () => {
   assert.equal(neighbour(7, "ArrowRight", grid), 8);
   assert.equal(neighbour(5, "ArrowRight", grid), 5);
   assert.equal(neighbour(20, "ArrowDown", grid), 20);
+});
+
+test("a key is its letter or digit, and its place only where the keyboard gives none", () => {
+  const keys = [["a", "KeyQ"], ["ㅜ", "KeyN"], ["&", "Digit1"], ["4", "Numpad4"], ["N", "KeyN"], ["Escape", "Escape"]];
+  assert.deepEqual(keys.map(([key, code]) => pressed({ key, code })), ["a", "n", "1", "4", "N", "Escape"]);
 });
