@@ -353,13 +353,16 @@ def preprocessing(**options: Any) -> Preprocessing:
     return Preprocessing(**{**settings, **options})
 
 
-def test_a_picture_of_the_right_size_is_only_scaled() -> None:
-    image = picture(24, 16)
-    x = preprocessing()(image)
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_a_picture_of_the_right_size_is_only_scaled_and_can_be_shown_again(order: str) -> None:
+    image, rule = picture(24, 16), preprocessing(channel_order=order)
+    x = rule(image)
     assert x.dtype == torch.float32
     assert x.shape == (3, 16, 24)
-    expected = (np.asarray(image) / 255 - [0.5, 0.4, 0.3]) / [0.25, 0.2, 0.1]
+    channels = np.asarray(image)[..., ["RGB".index(colour) for colour in order]]
+    expected = (channels / 255 - [0.5, 0.4, 0.3]) / [0.25, 0.2, 0.1]
     assert_allclose(x.permute(1, 2, 0), expected, rtol=0, atol=1e-5)
+    assert_allclose(np.asarray(rule.picture_of(x)), np.asarray(image))
 
 
 @pytest.mark.parametrize("given", [7, None, np.zeros((16, 24, 3), np.uint8)])
@@ -377,9 +380,10 @@ def test_every_colour_mode_gives_three_channels(mode: str) -> None:
     assert torch.equal(preprocessing()(image), preprocessing()(image.convert("RGB")))
 
 
-def test_padding_has_the_mean_colour() -> None:
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_padding_has_the_mean_colour(order: str) -> None:
     wide = Image.new("RGB", (240, 40), "white")  # padded above and below
-    x = preprocessing(crop_mode="border")(wide)
+    x = preprocessing(crop_mode="border", channel_order=order)(wide)
     assert_allclose(x[:, 0], 0, atol=0.5 / 255 / 0.1 + 1e-6)  # half a level of 8 bits
     assert (x[:, 8] > 1).all()
 
