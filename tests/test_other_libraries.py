@@ -1,13 +1,16 @@
 """What is built on a Model works with those of transformers and torchvision too."""
 
+import copy
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
-from examples import assert_clear_error, picture, watched
+from examples import assert_clear_error, picture, randomise, watched
 from numpy.testing import assert_allclose, assert_array_equal
+from timm.models.vision_transformer import ResPostBlock
 from torch.nn import functional as F
 
 import vitviz
@@ -67,6 +70,39 @@ def test_every_step_from_the_picture_to_the_answer_is_there(name: str) -> None:
     for layer in range(acts.depth):
         assert layer_boxes(model, acts, layer)[-1].name == "after"
     assert np.isfinite(residual_stream(acts).patches).all()
+
+
+#: Models of timm whose norms stand after attention and MLP.
+SMALL: dict[str, Any] = dict(img_size=64, embed_dim=32, num_heads=4, depth=2)
+SMALL_SWIN: dict[str, Any] = dict(img_size=64, depths=(2, 1), num_heads=(2, 2), embed_dim=24)
+POST_NORM: dict[str, dict[str, Any]] = {
+    "eva02_base_patch16_clip_224": dict(SMALL, use_post_norm=True),
+    "vit_base_patch16_224": dict(SMALL, block_fn=ResPostBlock),
+    "vit_relpos_base_patch32_plus_rpn_256": SMALL,
+    "swinv2_tiny_window8_256": dict(SMALL_SWIN, window_size=4),
+    "swinv2_cr_tiny_224": SMALL_SWIN,
+}
+
+
+@pytest.mark.parametrize("name", [*OTHERS, *POST_NORM])
+def test_between_attention_and_mlp_is_what_attention_alone_was_added_to(name: str) -> None:
+    """Where no head gives anything, it is the same for all tokens: nothing, or a norm's bias."""
+    if name in POST_NORM:
+        module, size = timm.create_model(name, **POST_NORM[name]).eval(), (64, 64)
+    else:
+        module, size = copy.deepcopy(other(name).module), other(name).preprocess.input_size
+    randomise(module)
+    model = watched(module, size)
+    with torch.no_grad():
+        for site in model.sites:
+            for parameter in site.projection.parameters():
+                parameter.zero_()
+    acts = vitviz.capture(model, picture())
+    for layer in range(acts.depth):
+        tokens = [acts.tokens(layer), acts.tokens_after_attention(layer), acts.tokens(layer + 1)]
+        if len({each.shape for each in tokens}) == 1:
+            by_attention, by_mlp = (np.ptp(each, axis=0).max() for each in np.diff(tokens, axis=0))
+            assert by_attention < 1e-4 * by_mlp
 
 
 @pytest.mark.parametrize("name", [*CLASSES, "torchvision's ViT"])
