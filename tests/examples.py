@@ -100,7 +100,7 @@ def watched(module: nn.Module, input_size: tuple[int, int], **options: Any) -> M
     """The module as a Model whose input is a picture of `input_size` as it is."""
     settings: dict[str, Any] = dict(name="example", trained=False, weights="random weights")
     preprocessing = Preprocessing(input_size=input_size, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
-    return Model(module, preprocessing=preprocessing, **{**settings, **options})
+    return Model(module, **{"preprocessing": preprocessing, **settings, **options})
 
 
 def own_model(**options: Any) -> Model:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import own_model, picture
+import timm
+from examples import own_model, picture, watched
 from node import TESTS, evaluate
 from numpy.testing import assert_allclose
 from scipy.special import softmax
@@ -17,6 +18,7 @@ from test_anatomy import seen
 
 from vitviz import Activations, capture
 from vitviz.common.language import use_language
+from vitviz.model import Model, Preprocessing
 from vitviz.web import anatomy
 from vitviz.web.anatomy_map import (
     Anatomy,
@@ -322,6 +324,34 @@ def test_a_pixel_of_the_picture_is_the_one_in_the_middle_of_the_patch(name: str)
         assert_allclose(channels["rowsOf"], values.reshape(-1, 3), atol=2 * HALF)
 
 
+def blue_first_or_grey(kind: str) -> Model:
+    """A model whose first channel is blue, or the only one; the input is 64 x 96."""
+    module = timm.create_model("test_vit", in_chans=1 if kind == "grey" else 3, img_size=(64, 96))
+    rule = Preprocessing(
+        input_size=(64, 96),
+        mean=(0.4,) if kind == "grey" else (0.3, 0.4, 0.5),
+        std=(0.2,) if kind == "grey" else (0.3, 0.2, 0.25),
+        channel_order="RGB" if kind == "grey" else "BGR",
+    )
+    return watched(module.eval(), (64, 96), preprocessing=rule)
+
+
+@pytest.mark.parametrize("kind", ["blue first", "grey"])
+def test_colours_of_other_inputs_are_those_of_the_picture(kind: str) -> None:
+    model = blue_first_or_grey(kind)
+    rule, red = model.preprocess, 0 if kind == "grey" else 2
+    one = Case(compute_anatomy(model, picture(), capture(model, picture()), LAYER, None))
+    values = one.step("picture")
+    shown, flat = one.show({"step": "picture"}, {"step": "flatten"})
+    rows, cols = values.shape[0] // 4, values.shape[1] // 6
+    y, x = 2 * rows + rows // 2, 3 * cols + cols // 2
+    mean, std, value = rule.mean[red], rule.std[red], values[y, x, red]
+    shown.says(0, y + 1, x + 1, value * std + mean, mean, std, value)
+    patch = one.step("flatten")[2 * 6 + 3]
+    colours = [] if kind == "grey" else np.split(patch, 3)[::-1]
+    flat.strips(patch, *colours)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_patch_is_flattened_and_projected(name: str) -> None:
     flat, made = case(name).step("flatten"), case(name).step("project")
@@ -450,7 +480,7 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
     one = case(name)
     cards = {card["id"]: card for card in build_cards(one.of)}
     height, width, channels = one.step("picture").shape
-    assert_written(cards["picture"]["say"].split(":")[0], height, width, channels)
+    assert_written(cards["picture"]["say"].split("normalised")[0], height, width, channels)
     rows, cols = one.acts.layers[0].query_grid
     assert_written(cards["patches"]["say"], rows * cols, height // rows, width // cols)
     each = height // rows * width // cols * channels

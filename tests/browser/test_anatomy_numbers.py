@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from examples import example, own_model, patch_box, picture, randomise
+from test_anatomy_map import blue_first_or_grey
 
 import vitviz
 from vitviz import Activations
@@ -115,6 +116,25 @@ def test_the_picture_is_cut_into_its_rows_and_columns(shown: "Page", acts: Activ
     np.testing.assert_allclose(
         as_pixels(one.evaluate("canvas => canvas.toDataURL()")), colours[8:12, 16:20], atol=2
     )
+
+
+@pytest.mark.parametrize("kind", ["blue first", "grey"])
+def test_other_inputs_are_shown_in_the_colours_of_the_picture(kind: str, page: "Page") -> None:
+    model = blue_first_or_grey(kind)
+    made = components.anatomy(model, picture(), vitviz.capture(model, picture()), "x", query=1 + 7)
+    open_sources(page, "anatomy", made)
+    page.locator(f"{ITEMS} .item").first.wait_for()
+    x = model.preprocess(picture())
+    canvases = page.locator(f"{ITEMS} .channels canvas:visible")
+    channels = x.numpy() if kind == "grey" else x.numpy()[::-1]
+    for channel, canvas in zip(channels, canvases.all(), strict=True):
+        np.testing.assert_allclose(pixels_of(canvas), colours(channel, 2.2), atol=8)
+    images = [one.get("href") or "" for one in saved(page).iter(f"{SVG}image")]
+    assert sum("image/png" in one for one in images) == len(channels)
+    go(page, "patches")
+    wanted = np.asarray(model.preprocess.picture_of(x), int)[16:32, 16:32]
+    patch = pixels_of(page.locator(f"{ITEMS} .cut canvas").last)
+    np.testing.assert_allclose(patch, wanted, atol=2)
 
 
 def test_the_charts_number_the_layers_and_mark_the_one_that_is_open(

@@ -40,9 +40,9 @@ STEPS: Mapping[str, Words] = {
         mark("Picture"),
         1,
         mark(
-            "The model gets {H} × {W} pixels with {C} channels: red, green and blue. Each "
-            "channel is normalised: a fixed mean is subtracted, and the result is divided by "
-            "a fixed standard deviation, so that the numbers lie around 0."
+            "The model gets {H} × {W} pixels with {channels}. Each channel is normalised: a fixed "
+            "mean is subtracted, and the result is divided by a fixed standard deviation, so that "
+            "the numbers lie around 0."
         ),
     ),
     "stem": Words(

@@ -61,14 +61,17 @@ export function drawMatrix(canvas, tensor, most, wide, lut) {
 
 /** One channel of a picture (H, W, C), or its colours if channel is null.
  * @param {Tensor} picture @param {number | null} channel
- * @param {{ mean: number[], std: number[] }} facts @param {Uint8Array} lut */
-export function pixels(picture, channel, { mean, std }, lut) {
+ * @param {{ mean: number[], std: number[], planes: number[] }} facts @param {Uint8Array} lut */
+export function pixels(picture, channel, { mean, std, planes }, lut) {
   const [height, width] = picture.shape;
   const image = new ImageData(width, height);
   for (let i = 0; i < width * height; i++) {
     if (channel !== null) paint(image, i, picture.at(i, channel), 2.2, lut);
     else {
-      for (let c = 0; c < 3; c++) image.data[4 * i + c] = 255 * (picture.at(i, c) * std[c] + mean[c]);
+      for (let c = 0; c < 3; c++) {
+        const from = planes[c] ?? planes[0];
+        image.data[4 * i + c] = 255 * (picture.at(i, from) * std[from] + mean[from]);
+      }
       image.data[4 * i + 3] = 255;
     }
   }

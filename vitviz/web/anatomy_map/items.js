@@ -179,9 +179,15 @@ const SHOW = {
   channels(node, item, scene, { lut }) {
     if (node.drawn === item.tensor) return;
     node.drawn = item.tensor;
-    node.querySelectorAll("canvas").forEach((/** @type {HTMLCanvasElement} */ canvas, /** @type {number} */ c) => {
-      copy(canvas, pixels(item.tensor, c, scene.data.facts, lut));
-      canvas.setAttribute("aria-label", tr("The picture's {colour} as the model gets it", { colour: [tr("red"), tr("green"), tr("blue")][c] }));
+    const { planes } = scene.data.facts;
+    const colours = planes.length === 3 ? [tr("red"), tr("green"), tr("blue")] : [tr("first channel")];
+    [...node.firstChild.children].forEach((/** @type {HTMLElement} */ plane, /** @type {number} */ c) => {
+      const [canvas, letter] = /** @type {any} */ (plane.children);
+      plane.hidden = letter.hidden = c >= planes.length;
+      if (plane.hidden) return;
+      letter.hidden = planes.length === 1;
+      copy(canvas, pixels(item.tensor, planes[c], scene.data.facts, lut));
+      canvas.setAttribute("aria-label", tr("The picture's {colour} as the model gets it", { colour: colours[c] }));
     });
   },
   cut(node, item, scene, look) {

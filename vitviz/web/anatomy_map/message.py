@@ -22,6 +22,7 @@ from ..token_map import default_query, map_colours
 from .numbers import Anatomy, answer_message, name_steps, residual_message
 
 if TYPE_CHECKING:
+    from ...model import Preprocessing
     from ..anatomy import Box
 
 _STREAM = ("before", "after_attention", "after")
@@ -127,7 +128,7 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
     return {
         "H": shapes["picture"][0],
         "W": shapes["picture"][1],
-        "C": shapes["picture"][2],
+        "channels": _name_channels(of.model.preprocess),
         "N": f"{cut[0]:,}",
         "P": cut[1],
         "source": tr("feature map") if "stem" in shapes else tr("picture"),
@@ -288,8 +289,21 @@ def view_message(of: Anatomy, **host: Any) -> dict[str, Any]:
     }
 
 
+def _name_channels(preprocess: "Preprocessing") -> str:
+    count = len(preprocess.mean)
+    if count == 1:
+        return tr("1 channel, grey")
+    if count != 3:
+        return tr("{count} channels", count=count)
+    if preprocess.channel_order == "BGR":
+        return tr("3 channels: blue, green and red")
+    return tr("3 channels: red, green and blue")
+
+
 def _facts(of: Anatomy) -> dict[str, Any]:
     preprocess = of.model.preprocess
+    # The channels that are drawn as red, green and blue; of an input without colours the first one.
+    planes = [0, 1, 2] if len(preprocess.mean) == 3 else [0]
     dim = next((box.shape[-1] for box in of.boxes if box.name == "queries"), 0)
     try:
         scale, _ = of.acts.score_terms(of.layer)
@@ -301,6 +315,7 @@ def _facts(of: Anatomy) -> dict[str, Any]:
         "channels": of.steps[0].shape[2],
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
+        "planes": planes[::-1] if preprocess.channel_order == "BGR" else planes,
         "stem": any(box.name == "stem" for box in of.steps),
         "scale": scale,
         "divide": f"÷ √{dim}" if plain else f"× {scale:.3g}",

@@ -132,16 +132,17 @@ const ROWS = {
       return { node, height };
     })]);
   },
-  channels(_, canvases) {
+  channels(_, all, { planes }) {
+    const canvases = all.slice(0, planes);
     const wide = (SCENE - 2 * GAP) / 3;
     const height = (wide * canvases[0].height) / canvases[0].width;
-    const all = canvases.map((canvas, c) => pixelsOf(canvas, c * (wide + GAP), 0, wide, height));
-    const letters = ["R", "G", "B"].map((letter, c) => {
+    const drawings = canvases.map((canvas, c) => pixelsOf(canvas, c * (wide + GAP), 0, wide, height));
+    const letters = (planes === 3 ? ["R", "G", "B"] : []).map((letter, c) => {
       const { node } = words(letter, c * (wide + GAP) + wide / 2, wide);
       node.setAttribute("transform", `translate(0 ${height})`);
       return node;
     });
-    return { node: drawn("g", {}, ...all, ...letters), height: height + LINE };
+    return { node: drawn("g", {}, ...drawings, ...letters), height: height + LINE };
   },
   cut(_, [canvas, one], __, note) {
     const wide = (200 * canvas.width) / canvas.height;
@@ -169,7 +170,7 @@ export function sceneDrawing({ items, nodes, picture, photo, tokens, data }) {
   const left = [{ node: inPicture, height: picture.height * factor },
     ...tokens.map(({ role, name }) => words(name, 0, PHOTO, { fill: colours[role] }))];
   const right = items.map((item, i) => ROWS[item.kind](item, [...nodes[i].querySelectorAll("canvas")],
-    { colours, keyColour: data.keyColour }, nodes[i].querySelector(".note, .cut span")?.textContent ?? ""));
+    { colours, keyColour: data.keyColour, planes: data.facts.planes.length }, nodes[i].querySelector(".note, .cut span")?.textContent ?? ""));
   const [one, two] = [stacked(left), stacked(right)];
   two.node.setAttribute("transform", `translate(${PHOTO + 2 * GAP} 0)`);
   return { drawn: drawn("g", {}, one.node, two.node), width: PHOTO + 2 * GAP + SCENE,

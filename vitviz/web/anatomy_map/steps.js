@@ -14,16 +14,20 @@ export const STEPS = {
     const picture = scene.steps.get("picture");
     if (!picture) return undefined;
     const [height, width] = picture.shape;
-    const { mean, std, grid } = scene.data.facts;
+    const { mean, std, grid, planes } = scene.data.facts;
     const [row, col] = [Math.floor(scene.patch / grid[1]), scene.patch % grid[1]];
     const [y, x] = [Math.floor(((row + 0.5) / grid[0]) * height), Math.floor(((col + 0.5) / grid[1]) * width)];
-    const value = picture.at(y * width + x, 0);
-    const raw = value * std[0] + mean[0];
+    const [first] = planes; // red, where there are colours
+    const value = picture.at(y * width + x, first);
+    const raw = value * std[first] + mean[first];
+    const place = { row: y + 1, column: x + 1 };
+    const pixel = planes.length === 3 ? tr("The red of the pixel at row {row}, column {column}:", place)
+      : tr("The first channel of the pixel at row {row}, column {column}:", place);
     return [
       { kind: "channels", tensor: picture, label: tr("red, green, blue") },
-      line(`${tr("The red of the pixel at row {row}, column {column}:", { row: y + 1, column: x + 1 })} (${written(raw)} − ${written(mean[0])}) / ` +
-        `${written(std[0])} = **${written(value)}**`),
-      line(tr("where 0 is black and 1 is full red. Blue in the maps is below 0, red is above.")),
+      line(`${pixel} (${written(raw)} − ${written(mean[first])}) / ${written(std[first])} = **${written(value)}**`),
+      ...(planes.length === 3
+        ? [line(tr("where 0 is black and 1 is full red. Blue in the maps is below 0, red is above."))] : []),
     ];
   },
   patches(scene) {
@@ -40,7 +44,7 @@ export const STEPS = {
     const flat = scene.steps.get("flatten");
     const row = flat?.row(scene.patch);
     if (!flat || !row) return undefined;
-    const { channels } = scene.data.facts;
+    const { channels, planes } = scene.data.facts;
     const each = row.length / channels;
     const names = channels === 3 ? [tr("red"), tr("green"), tr("blue")] : [];
     const limit = limitOf(row);
@@ -48,8 +52,8 @@ export const STEPS = {
       { kind: "matrix", label: tr("all patches"), tensor: flat, mark: scene.patch },
       strip(tr("one patch"), row, { tone: "query", limit, end: Math.ceil(scene.t * row.length) }),
       ...names.map((name, c) =>
-        strip(name, row.subarray(c * each, (c + 1) * each), {
-          limit, end: Math.max(0, Math.ceil((scene.t * channels - c) * each)) })),
+        strip(name, row.subarray(planes[c] * each, (planes[c] + 1) * each), {
+          limit, end: Math.max(0, Math.ceil((scene.t * channels - planes[c]) * each)) })),
     ];
   },
   project(scene) {
