@@ -26,6 +26,7 @@ from vitviz.web.anatomy_map import (
     layer_message,
     pack_stack,
     steps_message,
+    token_name,
 )
 from vitviz.web.anatomy_map.message import build_boxes, build_cards
 from vitviz.web.report.components import anatomy_view
@@ -550,6 +551,8 @@ def test_where_one_token_alone_is_sent_it_is_the_one_that_is_followed() -> None:
     here, elsewhere, scores, others = one.show(*states, max_bytes=1000)
     here.strips(one.box("activated")[query], one.box("mlp")[query])
     assert [item["label"] for item in elsewhere.items] == ["not here"]
+    names = [token_name(one.of.layer_info, token) for token in (1, query)]
+    assert names == ["DIST", "row 2 column 2"]
     for shown, token in ((scores, query), (others, 3)):  # queries and keys are whole
         assert_allclose(
             shown.of("bars")[1]["values"], one.acts.attention(LAYER)[0, token], atol=1e-6

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import example, picture
+import timm
+from examples import example, narrow_stages, picture, watched
 from node import evaluate
 from pages.driver import schema
 
@@ -345,6 +346,20 @@ def test_the_message_holds_what_its_schema_states() -> None:
     assert set(sent["stack"]) == schema("StackInfo")
     assert set(sent["stack"]["frames"][0]) == schema("FrameInfo")
     assert set(where.to_message("layer 1")) == schema("Shape")
+
+
+def test_the_view_of_a_capture_pins_patches_and_says_where_keys_are_those_of_a_window() -> None:
+    acts = capture(example("distilled"), picture())
+    for query, (token, pinned) in {None: (0, False), 1: (1, False), 2: (2, True)}.items():
+        state = capture_view(acts, "x", layer=1, head=None, query=query)["state"]
+        assert (state["query"], state["pinned"], state["head"]) == (token, pinned, -1)
+    module = timm.create_model("maxvit_tiny_tf_224", img_size=64, **narrow_stages()).eval()
+    acts = capture(watched(module, (64, 64)), picture())
+    for number, layer in enumerate(acts.layers):
+        shape = frame_shape(acts, number)
+        assert layer.kind in ("window", "grid")
+        assert shape.within
+        assert shape.equal_share == pytest.approx(1 / acts.attention_by_window(number).shape[-1])
 
 
 # --- what the map of a capture says --------------------------------------------------------------

@@ -249,6 +249,8 @@ def test_the_pointer_and_the_keys_choose_the_token_that_they_point_at(
     photo.press("Escape")
     assert names_of(shown)["query"] == "CLS"
     assert shown.locator("[data-part=sideTitle]").inner_text().startswith(f"Layer {LAYER + 1} ")
+    menus = shown.locator("[data-part=menus] option:checked").all_inner_texts()
+    assert menus == [f"layer {LAYER + 1} of 3", f"head {HEAD + 1} of 4"]
 
 
 def test_what_is_drawn_has_the_colour_of_its_number_and_marks_what_was_chosen(

@@ -747,6 +747,11 @@ def test_the_query_can_be_left_out_of_the_scale(page: "Page", show: Callable[...
     page.get_by_label("leave the query out of the scale").check()
     assert text(page, "bar").split("\n")[1] == "40 %"
     assert "strongest key row 4 column 12" in label(page)
+    values[:, 1, 1] = 1e-5  # it looks least at itself
+    show(values, state={"query": 1, "scale": "log"})
+    assert text(page, "bar").split("\n")[0] == "0.00062 %"
+    page.get_by_label("leave the query out of the scale").check()
+    assert text(page, "bar").split("\n")[0] == "0.35 %"
 
 
 def test_smoothed_is_named_so_and_nearest_is_the_default(
