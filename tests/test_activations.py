@@ -635,20 +635,20 @@ def test_a_capture_of_windows_is_a_table_of_distances_and_entropies() -> None:
     )
 
 
-def swin() -> Model:
-    options: dict[str, Any] = dict(img_size=64, window_size=4, embed_dim=16, num_classes=5)
+def swin(size: tuple[int, int] = (64, 64)) -> Model:
+    options: dict[str, Any] = dict(img_size=size, window_size=4, embed_dim=16, num_classes=5)
     options |= dict(depths=(2, 2), num_heads=(1, 2))
     module = timm.create_model("swin_tiny_patch4_window7_224", **options).eval()
     randomise(module)
-    return watched(module, (64, 64))
+    return watched(module, size)
 
 
-@pytest.mark.parametrize("name", ["swin", "pvt_v2_b0", "cait_xxs24_224"])
+@pytest.mark.parametrize("name", ["swin", "padded swin", "pvt_v2_b0", "cait_xxs24_224"])
 def test_where_rollout_is_not_defined_the_rest_is_measured_and_the_reason_said(name: str) -> None:
     if name == "cait_xxs24_224":
         model = example(name)
-    elif name == "swin":
-        model = swin()
+    elif "swin" in name:
+        model = swin((64, 64) if name == "swin" else (56, 72))
     else:
         model = watched(timm.create_model(name).eval(), (64, 64))
     acts = capture(model, picture())

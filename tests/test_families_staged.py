@@ -101,6 +101,15 @@ def test_the_keys_of_pvt_lie_where_they_were_pooled() -> None:
         assert_allclose(window[2].reshape(7, 7, 2)[5, 2], expected, atol=1)
 
 
+def test_keys_that_are_pooled_to_one_grid_cover_the_picture() -> None:
+    """On a grid that is not square a key is as much higher as the grid is higher than 7 rows."""
+    module = timm.create_model("pvt_v2_b0", linear=True, depths=(1, 1, 1, 1)).eval()
+    acts = capture(watched(module, (3 * CELL, 5 * CELL)), picture())
+    for layer in range(acts.depth):
+        assert acts.layers[layer].key_grid == (7, 7)
+        assert_allclose(acts.crop_of(layer, keys=True), acts.crop_of(layer))
+
+
 # --- whatever the weights -----------------------------------------------------------------------
 
 

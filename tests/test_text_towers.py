@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -885,6 +886,9 @@ def test_both_maps_of_words_differ_for_every_kind_of_pooling(case: tuple[str, st
     maps = [word_map(model, picture(), path=path) for path in ("values", "tokens")]
     assert all(np.abs(each).max() <= 1 + 1e-6 for each in maps)
     assert np.abs(maps[0] - maps[1]).max() > 1e-3
+    assert model.words is not None
+    other = watched(*case).with_words(replace(model.words, logit_scale=7.0, logit_bias=-3.1))
+    assert_allclose(word_map(other, picture()), maps[0], atol=1e-5)  # cosines, whatever they become
 
 
 def test_a_map_of_a_tips_is_that_of_its_authors() -> None:

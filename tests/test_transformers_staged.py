@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from examples import assert_clear_error, picture, randomise, seeded, watched
@@ -80,6 +81,28 @@ def test_attention_is_what_transformers_returns(random: tuple[Model, Activations
     layers = range(1, 8, 2) if len(flat) == 4 else range(8)  # Swin gives the last of each stage
     for layer, attention in zip(layers, flat, strict=True):
         assert_allclose(acts.attention_by_window(layer), attention.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [1, 3])
+def test_a_token_is_in_the_window_that_is_named(
+    layer: int, random: tuple[Model, Activations]
+) -> None:
+    """Where a token changes, the attention of its own window does, and that of no other."""
+    model, acts = random
+    rows, cols = model.layers[layer].query_grid
+    plain, queries = acts.attention_by_window(layer), acts.layout(layer).queries
+    for patch in (1, cols - 1, (rows - 1) * cols + 1, rows * cols - 1):  # none meets itself alone
+
+        def change(block: Any, inputs: Any, patch: int = patch) -> Any:
+            tokens = inputs[0].clone()
+            tokens[:, patch] = -2 * tokens[:, patch] + torch.arange(tokens.shape[-1])
+            return (tokens, *inputs[1:])
+
+        handle = model.sites[layer].block.register_forward_pre_hook(change)
+        other = vitviz.capture(model, picture()).attention_by_window(layer)
+        handle.remove()
+        changed = np.abs(other - plain).max(axis=(1, 2, 3)) > 1e-6
+        assert_array_equal(changed, (queries == patch).any(axis=1))
 
 
 def test_a_grid_smaller_than_a_window_of_swin_is_refused() -> None:
