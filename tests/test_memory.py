@@ -102,9 +102,10 @@ def test_the_maps_of_a_page_take_no_more_than_was_estimated(name: str) -> None:
 
 def test_half_precision_needs_half() -> None:
     model = timm_model("test_vit")
-    whole = footprint(model.module, model.sites)
+    whole, gradients = footprint(model.module, model.sites), memory.gradient_bytes(model.sites)
     half = footprint(model.module.bfloat16(), model.sites)
     assert (2 * half.weights, 2 * half.capture) == (whole.weights, whole.capture)
+    assert memory.gradient_bytes(model.sites) == gradients  # attention is made in single precision
 
 
 def test_a_capture_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

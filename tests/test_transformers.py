@@ -168,6 +168,7 @@ def test_what_the_head_reads() -> None:
     assert read("BeitForImageClassification") == ("patches",)
     assert read("CLIPVisionModelWithProjection") == ("cls",)
     assert read("CLIPForImageClassification") == ("patches",)
+    assert small("CLIPForImageClassification").final_norm is None  # its head reads what is before
     assert read("SiglipForImageClassification") == ("patches",)
     assert read("SiglipVisionModel") == ("patches",)
 
