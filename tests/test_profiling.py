@@ -15,6 +15,7 @@ from examples import (
     own_model,
     own_module,
     picture,
+    randomise,
     skip_random_weights,
     watched,
 )
@@ -437,7 +438,9 @@ def test_pictures_without_labels_have_no_accuracy() -> None:
 
 @pytest.mark.parametrize("kind", ["zero", "mean"])
 def test_importance_is_what_happens_to_the_answer_without_a_head(kind: Any) -> None:
-    model, some = example("plain"), PICTURES[:5]
+    model, some = own_model(), PICTURES[:5]
+    with torch.no_grad():  # all answers are nearly as probable, so that a head may decide
+        model.module.head.bias -= 0.97 * torch.tensor(capture(model, some[0]).logits)
     found = profile(model, some, importance=[kind], batch_size=4)
     values = mean_head_outputs(capture(model, image) for image in some) if kind == "mean" else None
     changed, lost = np.empty((2, 5, 3, 4))
@@ -450,8 +453,19 @@ def test_importance_is_what_happens_to_the_answer_without_a_head(kind: Any) -> N
     assert_allclose(found.importance(kind)[0].means, changed.mean(axis=0))
     assert_allclose(found.importance(kind)[1].means, lost.mean(axis=0), atol=1e-5)
     assert np.abs(lost).max() > 0.01
+    assert 0 < changed.mean() < 1
     with pytest.raises(ProfileError, match="was not measured"):
         found.importance("zero" if kind == "mean" else "mean")
+
+
+def test_distances_between_patches_that_are_not_square_are_in_pixels() -> None:
+    sizes: dict[str, Any] = dict(img_size=(32, 24), patch_size=(8, 4), embed_dim=24, num_heads=3)
+    module = timm.create_model("vit_tiny_patch16_224", depth=2, **sizes).eval()
+    randomise(module)
+    model = watched(module, (32, 24))
+    found = profile(model, PICTURES[:1])
+    expected = attention_distance(capture(model, PICTURES[0]))
+    assert_allclose(found.values("distance")[0], expected, rtol=1e-5)
 
 
 def test_importance_needs_a_head_for_classes() -> None:
