@@ -42,11 +42,13 @@ from vitviz.zoo.toys import TOYS
 def test_weights_are_counted_without_being_made() -> None:
     with on_meta_device():
         module = timm.create_model("vit_gigantic_patch14_224")
-    found = footprint(module, family_of(module).sites(module, (224, 224)))
+    sites = family_of(module).sites(module, (224, 224))
+    found = footprint(module, sites)
     assert found.weights == 4 * 1_844_440_680
     tokens, width, layers = 257, 1664, 48
     assert found.capture == 4 * width * (tokens * (8 * layers + 4) + 2)
     assert found.layer == 2 * 4 * 16 * tokens**2
+    assert memory.largest_attention(sites) == tokens**2  # of one head
     assert found.total == found.weights + found.capture + found.layer
 
 

@@ -90,7 +90,7 @@ def test_a_token_is_in_the_window_that_is_named(name: str) -> None:
     randomise(model.module)
     acts = vitviz.capture(model, picture())
     (rows, cols), plain = model.layers[1].query_grid, acts.attention_by_window(1)
-    for patch in (cols + 1, 2 * cols - 1, (rows - 1) * cols + 1, rows * cols - 1):
+    for patch in (1, cols, 2 * cols - 1, (rows - 1) * cols + 1, rows * cols - 1):
 
         def change(block: Any, inputs: Any, patch: int = patch) -> Any:
             tokens = inputs[0].clone()

@@ -74,6 +74,9 @@ def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
     expect(page.locator("[data-part=names]")).to_contain_text("row 5 column 4")
     key = 1 + int(attention[query + 1, 1:].argmax())
     assert share_on_screen(page) == written(attention[query + 1, key])
+    for letter, layer in (("n", 4), ("p", 3)):
+        page.locator(".anatomy").press(letter)
+        expect(page.locator("[data-part=sideTitle]")).to_contain_text(f"Layer {layer} ")
 
 
 def test_it_opens_on_the_first_of_nine_steps_and_plays_and_each_key_is_a_box_further_or_back(
