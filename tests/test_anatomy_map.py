@@ -493,10 +493,10 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
             grid, tokens = one.acts.layers[last].query_grid, one.acts.tokens(last + 1)
             assert_written(card["say"], first + 1, last + 1, *grid, tokens.shape[1])
             assert card["grid"] == list(grid)
-    head, answer = cards["head"], int(np.argmax(one.acts.probabilities))
+    assert one.acts.probabilities is not None
+    head, answer = cards["head"], int(one.acts.probabilities.argmax())
     classes = len(one.acts.output_names)
     assert_written(head["shape"], one.step([*cards][-2]).shape[-1], classes)
-    assert one.acts.probabilities is not None
     called, _, share = head["answer"].partition(": ")
     assert called == one.acts.output_names[answer]
     assert_written(share, 100 * one.acts.probabilities[answer])

@@ -440,7 +440,8 @@ def test_pictures_without_labels_have_no_accuracy() -> None:
 def test_importance_is_what_happens_to_the_answer_without_a_head(kind: Any) -> None:
     model, some = own_model(), PICTURES[:5]
     with torch.no_grad():  # all answers are nearly as probable, so that a head may decide
-        model.module.head.bias -= 0.97 * torch.tensor(capture(model, some[0]).logits)
+        module: Any = model.module
+        module.head.bias -= 0.97 * torch.tensor(capture(model, some[0]).logits)
     found = profile(model, some, importance=[kind], batch_size=4)
     values = mean_head_outputs(capture(model, image) for image in some) if kind == "mean" else None
     changed, lost = np.empty((2, 5, 3, 4))

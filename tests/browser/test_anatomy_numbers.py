@@ -320,8 +320,8 @@ def test_what_is_drawn_has_the_colour_of_its_number_and_marks_what_was_chosen(
         left, upper, right, lower = (
             scale * side for side in patch_box(acts.crop, (4, 6), *divmod(token - PREFIX, 6))
         )
-        rows = slice(max(0, int(upper) - 4), int(lower) + 5)
-        within = rows, slice(max(0, int(left) - 4), int(right) + 5)
+        down = slice(max(0, int(upper) - 4), int(lower) + 5)
+        within = down, slice(max(0, int(left) - 4), int(right) + 5)
         assert lit.sum() == lit[within].sum() > 30
 
 

@@ -1200,8 +1200,8 @@ def test_the_map_is_saved_with_the_colours_of_its_numbers(
         ]
         assert bool(stops) != bare
         if not bare:  # the colour bar, from 0 to the largest share, and its mark
-            scale = wanted_colours(np.linspace(0, 1, len(stops)))
-            np.testing.assert_allclose(np.array(stops, int), scale, atol=step)
+            wanted = wanted_colours(np.linspace(0, 1, len(stops)))
+            np.testing.assert_allclose(np.array(stops, int), wanted, atol=step)
             ends = [one.text for one in svg.iter(f"{SVG}text") if one.get("text-anchor")]
             assert ends == ["0 %", f"{100 * shares.max():.1f} %", "equal sharing"]
             (mark,) = (
@@ -1218,7 +1218,7 @@ def test_the_map_is_saved_with_the_colours_of_its_numbers(
         corner = image.getpixel((0, 0))
         assert isinstance(corner, tuple)
         assert corner[3] == 0
-        for patch, wanted in enumerate(fills(svg)):
+        for patch, fill in enumerate(fills(svg)):
             row, col = divmod(patch, GRID[1])
             if abs(row - 1) <= 1 and abs(col - 5) <= 1:
                 continue  # beside the outline of the query, patch 19
@@ -1226,7 +1226,7 @@ def test_the_map_is_saved_with_the_colours_of_its_numbers(
             y = top + (row + 0.5) * (bottom - top) / GRID[0]
             found = image.getpixel((int(scale * x), int(scale * y)))
             assert isinstance(found, tuple)
-            np.testing.assert_allclose(found[:3], wanted, atol=1)
+            np.testing.assert_allclose(found[:3], fill, atol=1)
 
 
 def outlines(svg: ElementTree.Element) -> list[tuple[str | None, bool]]:
