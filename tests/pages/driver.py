@@ -1,5 +1,6 @@
 """Drives the app without a browser: opens pages, uploads, reads what is on screen."""
 
+import base64
 import io
 import json
 import re
@@ -222,6 +223,20 @@ def click(at: AppTest, figure: int | str, *points: int | dict[str, Any]) -> AppT
 
 def specs(at: AppTest) -> list[str]:
     return [chart.spec for chart in charts(at)]
+
+
+def figures(at: AppTest) -> list[dict[str, Any]]:
+    """The figures on screen, each with its `data` and its `layout`."""
+    return [json.loads(spec) for spec in specs(at)]
+
+
+def numbers(value: Any) -> np.ndarray:
+    """An array as plotly writes it."""
+    if not isinstance(value, dict):
+        return np.array([np.nan if number is None else number for number in value], float)
+    flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+    shape = [int(side) for side in str(value.get("shape", flat.size)).split(",")]
+    return flat.reshape(shape).astype(float)
 
 
 def open_data(at: AppTest, page: str) -> AppTest:

@@ -1,19 +1,47 @@
 """Experiments of the page Anatomy: each patch's answer, the order of patches, locality."""
 
+import base64
+import io
 from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, charts, open_data, opened, opened_with_data, prose
+from pages.driver import (
+    assert_works,
+    charts,
+    figures,
+    numbers,
+    open_data,
+    opened,
+    opened_with_data,
+    prose,
+)
 from vitviz import Model, capture
+from vitviz.activations import edited_input
 from vitviz.app.shared import pictures
+from vitviz.common.language import as_percent
 from vitviz.intervention import patch_lens
 from vitviz.intervention.equivariance import repeat_patch, shuffle_patches, translate
 
 
-def alts(at: object) -> str:
-    return " ".join(chart.alt for chart in charts(at))  # type: ignore[arg-type]
+def shapes(at: AppTest) -> list[Any]:
+    return [shape for figure in figures(at) for shape in figure["layout"].get("shapes", [])]
+
+
+def patch_colours(pixels: np.ndarray) -> np.ndarray:
+    """Return the mean colour of each patch of a grid of 4 x 6."""
+    rows, cols, channels = pixels.shape
+    by_patch: np.ndarray = pixels.reshape(4, rows // 4, 6, cols // 6, channels).mean(axis=(1, 3))
+    return by_patch.reshape(24, channels)
+
+
+def alts(at: AppTest) -> str:
+    return " ".join(chart.alt for chart in charts(at))
 
 
 @pytest.mark.parametrize("depth", [0, 2, 3])
@@ -23,44 +51,67 @@ def test_each_patch_answers_after_the_layer_asked_for(
     model = serve("plain")
     acts = capture(model, pictures.sample(pictures.DEFAULT).image)
     assert acts.probabilities is not None
-    found, best = patch_lens(model, acts, depth), int(acts.probabilities.argmax())
-    at = opened_with_data("anatomy", experiment="answers", depth=str(depth))
-    assert_works(at)
-    right = (found.argmax(axis=-1) == best).mean()
-    assert f"**{100 * right:.0f} %** of the patches would answer **output {best}**" in prose(at)
-    assert f"Probability of output {best} as each patch alone would answer" in alts(at)
-    table = at.dataframe[-1].value
-    np.testing.assert_allclose(
-        table[f"output {best}, %"], 100 * found[..., best].ravel(), rtol=1e-4
+    found, chosen = patch_lens(model, acts, depth), (int(acts.probabilities.argmax()) + 1) % 5
+    at = opened_with_data(
+        "anatomy", experiment="answers", depth=str(depth), **{"class": str(chosen)}
     )
+    assert_works(at)
+    right = (found.argmax(axis=-1) == chosen).mean()
+    assert f"**{100 * right:.0f} %** of the patches would answer **output {chosen}**" in prose(at)
+    assert f"the model answers with {as_percent(acts.probabilities[chosen])}." in prose(at)
+    assert f"Probability of output {chosen} as each patch alone would answer" in alts(at)
+    table = at.dataframe[-1].value
+    for heading, wanted in (
+        (f"output {chosen}, %", found[..., chosen]),
+        ("its probability, %", found.max(axis=-1)),
+    ):
+        np.testing.assert_allclose(table[heading], 100 * wanted.ravel(), rtol=1e-4)
 
 
 def test_the_order_is_told_with_and_without_positions(serve: Callable[..., Model]) -> None:
     model = serve("plain")
-    at = opened("anatomy", experiment="order")
-    assert_works(at)
-    expected = shuffle_patches(model, pictures.sample(pictures.DEFAULT).image, seed=1)
-    for change in expected.changes:
-        assert f"Largest change of a probability (0 to 1): **{change:.2g}**." in prose(at)
-    at.selectbox(key="shuffle").set_value(4)
-    open_data(at, "anatomy")
-    other = shuffle_patches(model, pictures.sample(pictures.DEFAULT).image, seed=4)
-    assert f"**{other.changes[0]:.2g}**" in prose(at)
-    np.testing.assert_allclose(
-        at.dataframe[-1].value["with E_pos, shuffled"], other.outputs[0, 1], rtol=1e-4
+    at = opened("anatomy", experiment="order", shuffle="4")
+    image = pictures.sample(pictures.DEFAULT).image
+    found = shuffle_patches(model, image, seed=4)
+    for title, change in zip(("With E_pos", "Without E_pos"), found.changes, strict=True):
+        words = f"Largest change of a probability (0 to 1): **{change:.2g}**."
+        assert f"**{title}**\n{words}" in prose(at)
+    before, after = (
+        {bars["name"]: bars["x"] for bars in figure["data"]} for figure in figures(at)[1:]
     )
+    for bars, outputs in ((before, found.outputs[0]), (after, found.outputs[1])):
+        assert 100 * outputs[0].max() == pytest.approx(max(numbers(bars["in order"])))
+        assert 100 * outputs[1].max() == pytest.approx(max(numbers(bars["shuffled"])))
+    photo = figures(at)[0]["layout"]["images"][0]["source"]
+    with Image.open(io.BytesIO(base64.b64decode(photo.partition(",")[2]))) as drawn:
+        shuffled = patch_colours(np.asarray(drawn))
+    in_order = patch_colours(edited_input(model, image, [])[..., :3])
+    np.testing.assert_allclose(shuffled, in_order[found.order], atol=20)  # of 255: a JPEG
+    (*_, table) = (frame.value for frame in open_data(at, "anatomy").dataframe)
+    for row, which in enumerate(("with E_pos", "without E_pos")):
+        for column, order in enumerate(("in order", "shuffled")):
+            wanted = found.outputs[row, column]
+            np.testing.assert_allclose(table[f"{which}, {order}"], wanted, rtol=1e-4)
 
 
 def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
     model, image = serve("plain"), pictures.sample(pictures.DEFAULT).image
-    at = opened("anatomy", experiment="locality", query="2.3")
+    at = opened_with_data("anatomy", experiment="locality", query="2.3")
     assert_works(at)
     whole, half = translate(model, image, 4), translate(model, image, 2)
     twins = repeat_patch(model, image, (1, 2), (2, 3))
     text = prose(at)
     assert f"change by **{100 * whole.embedded:.1f} %**" in text
     assert f"they change by **{100 * half.embedded:.0f} %**" in text
-    assert f"the two differ by **{100 * twins.last:.0f} %** with E_pos" in text
+    assert f"move by one patch changes tokens by **{100 * whole.last:.0f} %**" in text
+    assert "The patch at row 2, column 3, copied to row 3, column 4," in text
+    apart, without = 100 * twins.last, twins.last_without
+    assert f"two differ by **{apart:.0f} %** with E_pos, and by {without:.2g} without." in text
+    table = at.dataframe[-1].value.drop(columns="experiment")
+    np.testing.assert_allclose(table, list(map(astuple, (whole, half, twins))), rtol=1e-4)
+    left, _, right, _ = capture(model, image).crop
+    sides = [shape["x1"] - shape["x0"] for shape in shapes(at) if shape.get("line", {}).get("dash")]
+    np.testing.assert_allclose(sides, np.array([7, 5, 3]) * (right - left) / 24)
     assert "sees its own pixels in the embedding" in alts(at)
 
 

@@ -25,6 +25,7 @@ from pages.driver import (
 from vitviz import Activations, Model, capture
 from vitviz.app.shared import models, pictures
 from vitviz.app.widgets import anatomy as widget
+from vitviz.common import SMALL_MODEL
 from vitviz.text import anatomy as text
 from vitviz.text import encoder_layer
 from vitviz.web import anatomy
@@ -228,6 +229,7 @@ def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
     shapes, strips, row, *_ = (frame.value for frame in open_data(at, "anatomy").dataframe)
     acts = of_sample(model)
     assert len(shapes) == len(STEPS) + len(BOXES) + 2  # q, k and v are three boxes
+    assert [*shapes["where"].unique()] == ["the picture's way", "layer 2"]
     assert_allclose(strips["q"], acts.queries(1)[2, 9], rtol=1e-5)
     assert_allclose(strips["k"], acts.keys(1)[2, 4], rtol=1e-5)
     scores = anatomy.scores(acts, 1, 2)[1][9]
@@ -235,6 +237,14 @@ def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
     assert_allclose(row["score"], scores, rtol=1e-4)
     assert_allclose(row["share, %"], 100 * acts.attention(1)[2, 9], rtol=1e-4)
     assert row["key"][4] == "row 1 column 4"
+
+
+def test_the_number_of_patches_chooses_between_two_shipped_models() -> None:
+    at = opened("anatomy", size="32x32")
+    at.segmented_control(key="patches").set_value(SMALL_MODEL).run()
+    assert_works(at)
+    assert provenance(at).startswith(SMALL_MODEL)
+    assert "size" not in address(at)
 
 
 def test_other_patch_sizes_cost_what_they_cost() -> None:

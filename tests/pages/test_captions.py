@@ -8,6 +8,7 @@ import pytest
 
 from pages.driver import (
     OPENING_TRAITS,
+    SHIPPED,
     choose,
     opened,
     prose,
@@ -16,11 +17,12 @@ from pages.driver import (
     token_maps,
 )
 from pages.test_other_families import KINDS, MIXER, OTHERS, latex
-from vitviz import Model
+from vitviz import Model, capture, inspection
 from vitviz.app.pages import PAGES
+from vitviz.app.shared import models, pictures
 from vitviz.app.widgets.counts import COUNTS
 from vitviz.app.widgets.places import with_definitions
-from vitviz.text import TRAITS, glossary, page_text
+from vitviz.text import TRAITS, findings, glossary, page_text
 
 
 @pytest.mark.usefixtures("narrow")
@@ -148,3 +150,15 @@ def test_a_map_of_what_is_added_does_not_speak_of_attention(counts: str) -> None
     assert message["titles"]["row"] == "What is added to it"
     assert message["titles"]["column"] == "What it adds to others"
     assert not message["matrix"]  # which is A
+    acts = capture(models.load(SHIPPED), pictures.sample(pictures.DEFAULT).image)
+    keys = acts.sinks(models.load(SHIPPED), acts.depth - 1)
+    sinks = findings.sinks(acts.depth, keys, acts.grid[1], acts.layers[-1].prefix)
+    layers = range(1, acts.depth + 1)
+    patterns = [
+        inspection.attention_patterns(
+            acts.attention(layer - 1), grid=acts.grid, num_prefix_tokens=1
+        )
+        for layer in layers
+    ]
+    pattern = findings.attention(layers, patterns, acts.grid[1], acts.layers[-1].prefix)
+    assert (sinks if counts == "output" else pattern) in prose(at)

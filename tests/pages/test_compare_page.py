@@ -20,6 +20,7 @@ from pages.driver import (
     assert_works,
     charts,
     commit,
+    numbers,
     open_data,
     prose,
     provenance,
@@ -27,7 +28,6 @@ from pages.driver import (
     token_maps,
     upload,
 )
-from pages.test_distance import numbers
 from vitviz import Activations, Model, capture, inspection, intervention
 from vitviz.app.screens import compare_patching
 from vitviz.app.shared import models, pictures

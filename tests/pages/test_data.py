@@ -20,7 +20,9 @@ from pages.driver import (
     open_data,
     opened,
     opened_with_data,
+    prose,
     provenance,
+    token_map,
     upload,
 )
 from vitviz import Activations, Model, capture, inspection
@@ -225,6 +227,7 @@ def test_attention_is_the_row_or_column_of_the_query(
     np.testing.assert_allclose(table["head 2, %"], 100 * attention[1, token], rtol=1e-4)
     with np.load(io.BytesIO(archives[0])) as file:  # in all digits
         np.testing.assert_array_equal(file["head 2, %"], 100 * attention[1, token])
+        assert "attention from the patch at row 3, column 4 to each token." in str(file["about"])
     mean = 100 * attention[:, token].mean(axis=0)
     np.testing.assert_allclose(table["mean of heads, %"], mean, rtol=1e-4)
     assert list(table["token"]) == ["CLS", "REG1", "REG2", "REG3", "REG4", *["patch"] * 24]
@@ -233,6 +236,11 @@ def test_attention_is_the_row_or_column_of_the_query(
     (table,) = tables(open_data(commit(at, direction="column"), "attention"))
     column = table["head 2, %"]
     np.testing.assert_allclose(column, 100 * attention[1, :, token], rtol=1e-4)
+    with np.load(io.BytesIO(archives[-1])) as file:
+        assert "attention from each token to the patch at row 3, column 4." in str(file["about"])
+    (table,) = tables(opened_with_data("attention", layer="2", query="3.4", counts="values"))
+    added = attention[1, token] * np.linalg.norm(acts.values(1)[1], axis=-1)
+    np.testing.assert_allclose(table["head 2, %"], 100 * added / added.sum(), rtol=1e-4)
 
 
 def test_without_cls_attention_is_that_of_the_mean_of_the_patches(
@@ -245,17 +253,37 @@ def test_without_cls_attention_is_that_of_the_mean_of_the_patches(
 
 
 @pytest.mark.parametrize("direction", ["row", "column"])
-def test_rollout_is_that_of_the_settings(direction: str, serve: Callable[[str], Model]) -> None:
-    model = serve("plain")
+def test_rollout_is_that_of_the_settings(
+    direction: str, serve: Callable[[str], Model], files: list[str]
+) -> None:
+    acts = of_sample(serve("plain"))
     settings = dict(layer="3", start_layer="2", fusion="max", residual="0.3", discard="0.2")
     link = {"query": "2.2", "read": direction, **settings}
-    (table,) = tables(opened_with_data("rollout", **link))
+    at = opened_with_data("rollout", **link)
+    (table,) = tables(at)
     *_, last = inspection.rollout_steps(
-        of_sample(model).attention_layers(), fusion="max", residual=0.3, discard=0.2, start_layer=1
+        acts.attention_layers(), fusion="max", residual=0.3, discard=0.2, start_layer=1
     )
-    token = 1 + 6 + 1
-    wanted = last[token] if direction == "row" else last[:, token]
-    np.testing.assert_allclose(table["rollout, %"], 100 * wanted, rtol=1e-4)
+    titles = token_map(at)["titles"]
+    assert (titles["row"], titles["column"]) == (
+        "Rollout: what reaches it",
+        "Rollout: what it reaches",
+    )
+    query = "the patch at row 2, column 2"
+    what = {"row": f"each token to {query}", "column": f"{query} to each token"}[direction]
+    assert (
+        f"# What goes from {what} through layers 2 to 3: heads fused by max, residual 0.3, the "
+        "smallest 0.2 discarded." in files[-1]
+    )
+    half = {"row": "reaches {} up to layer 3 comes from", "column": "goes out from {} up to"}
+    assert f"Half of what {half[direction].format(query)}" in prose(at)
+    token, alone = 1 + 6 + 1, acts.attention(2).mean(axis=0)
+    for heading, matrix in (
+        ("rollout, %", last),
+        ("attention of layer 3, mean of heads, %", alone),
+    ):
+        wanted = matrix[token] if direction == "row" else matrix[:, token]
+        np.testing.assert_allclose(table[heading], 100 * wanted, rtol=1e-4)
 
 
 def test_rollout_up_to_an_earlier_layer_stops_there(serve: Callable[[str], Model]) -> None:
@@ -275,7 +303,9 @@ def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]
     assert embedding is not None
     wanted = inspection.position_similarity(embedding, grid=(4, 6))[3, 4]
     np.testing.assert_allclose(table["untrained"], wanted.ravel(), atol=1e-5)
-    assert table["random"][3 * 6 + 4] == pytest.approx(1)
+    fixed = inspection.position_table("sincos2d", grid=(4, 6), embed_dim=32)
+    wanted = inspection.position_similarity(fixed, grid=(4, 6))[3, 4]
+    np.testing.assert_allclose(table["sine-cosine 2-D"], wanted.ravel(), atol=1e-5)
 
 
 def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:

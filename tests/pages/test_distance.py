@@ -1,6 +1,5 @@
 """The Distance page: dots lead to heads, and every number is that of the measurements."""
 
-import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -20,28 +19,22 @@ from pages.driver import (
     click,
     encoded,
     forget,
+    numbers,
     open_data,
     opened,
     opened_with_data,
     prose,
     provenance,
+    token_map,
     upload,
 )
 from pages.test_data import written
 from vitviz import Activations, Model, ModelError, capture, inspection
 from vitviz.app.shared import models, pictures
 from vitviz.app.shared.view import MEAN
+from vitviz.inspection.patterns import Sinks
 
 DOTS, MAP, HISTOGRAM, OFFSETS = 0, 1, 2, 3
-
-
-def numbers(value: Any) -> np.ndarray:
-    """An array as plotly writes it."""
-    if not isinstance(value, dict):
-        return np.array([np.nan if number is None else number for number in value], float)
-    flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
-    shape = [int(side) for side in str(value.get("shape", flat.size)).split(",")]
-    return flat.reshape(shape).astype(float)
 
 
 def trace(at: AppTest, figure: int, number: int = 0) -> dict[str, Any]:
@@ -81,6 +74,15 @@ def test_each_dot_is_the_distance_of_its_head(serve: Callable[[str], Model]) -> 
     assert "error_y" not in dots or "array" not in dots["error_y"]
     equal = inspection.uniform_distance(acts.grid, acts.patch_size)
     assert f"equal sharing at {equal:.1f} pixels" in charts(at)[DOTS].alt
+
+
+def test_the_dots_beside_the_maps_of_attention_are_these(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    sent = token_map(opened("attention"))["distance"]
+    np.testing.assert_allclose(sent["values"], distances(acts), atol=0.006)
+    equal = inspection.uniform_distance(acts.grid, acts.patch_size)
+    assert sent["equal"] == pytest.approx([equal] * acts.depth)
+    assert sent["side"] == 24
 
 
 def test_a_click_on_a_dot_chooses_its_layer_and_head_on_every_page(
@@ -157,6 +159,23 @@ def test_sinks_are_named_and_marked_above_their_layers(
     assert at.dataframe[1].value.values.tolist() == [[1, name, "CLS", None, None]]
     other = opened("distance", over="samples")
     assert "No-op sinks" not in prose(other)  # they are of one picture
+
+
+def test_sinks_and_broadcasts_among_the_patches_are_named_by_their_places(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    forget()
+
+    def found(acts: Activations, model: Model, layer: int) -> Sinks:
+        return Sinks((1 + 6 + 3,) if layer == 1 else (), ())
+
+    monkeypatch.setattr(Activations, "sinks", found)
+    at = opened_with_data("distance")
+    at.button(key="run sinks of layers").click().run()
+    assert "less than an equal share: layer 2 (row 2, column 4)." in prose(at)
+    assert at.dataframe[1].value.values.tolist() == [[2, "no-op sink", "patch", 2, 4]]
+    forget()
 
 
 def test_sinks_that_cannot_be_told_say_why(
@@ -288,16 +307,28 @@ def test_a_model_without_such_tokens_speaks_of_none(serve: Callable[[str], Model
     assert "CLS" not in charts(at)[DOTS].spec
 
 
-def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
+@pytest.mark.parametrize(
+    ("variant", "rows"),
+    [("renormalised", "patches only, renormalised"), ("paper", "as commonly implemented")],
+)
+def test_the_numbers_are_there_as_a_table(
+    variant: str, rows: str, serve: Callable[[str], Model]
+) -> None:
     acts = seen(serve("plain"))
-    table = opened_with_data("distance").dataframe[0].value
+    at = opened_with_data("distance", variant=variant)
+    assert f"in pixels of the input; rows of A: {rows}." in prose(at)
+    table = at.dataframe[0].value
     assert list(table.columns) == [
         *("layer", "head", "distance, px"),
         *("on prefix tokens, %", "entropy, bits"),
     ]
     assert list(table["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
     assert list(table["head"]) == [1, 2, 3, 4] * 3
-    np.testing.assert_allclose(table["distance, px"], distances(acts).ravel(), atol=1e-3)
+    np.testing.assert_allclose(table["distance, px"], distances(acts, variant).ravel(), atol=1e-3)
+    mass = inspection.prefix_mass(acts.attention_layers())
+    np.testing.assert_allclose(table["on prefix tokens, %"], 100 * mass.ravel(), rtol=1e-4)
+    bits = inspection.attention_entropy(acts.attention_layers())
+    np.testing.assert_allclose(table["entropy, bits"], bits.ravel(), rtol=1e-4)
 
 
 # --- all sample pictures ------------------------------------------------------------------------
@@ -330,11 +361,25 @@ def test_the_samples_give_a_mean_and_a_spread(
     np.testing.assert_allclose(
         numbers(trace(at, OFFSETS)["z"]), 100 * np.mean(maps, axis=0), rtol=1e-4
     )
+    histograms = [
+        inspection.distance_histogram(
+            acts.attention(1), **here(acts), patch_size=acts.patch_size, bin_width=4
+        )[2]
+        for acts in all_acts
+    ]
+    np.testing.assert_allclose(
+        numbers(trace(at, HISTOGRAM)["y"]), 100 * np.mean(histograms, axis=0), rtol=1e-4
+    )
+    table = at.dataframe[0].value
+    bits = [inspection.attention_entropy(acts.attention_layers()) for acts in all_acts]
+    np.testing.assert_allclose(table["entropy, bits"], np.mean(bits, axis=0).ravel(), rtol=1e-4)
+    np.testing.assert_allclose(
+        table["standard deviation (n - 1), px"], each.std(axis=0, ddof=1).ravel(), rtol=1e-4
+    )
     words = f" · all {len(each)} sample pictures"
     assert provenance(at).endswith(words)
     assert files[-1].splitlines()[0].endswith(words)
     assert "standard deviation (n - 1), px" in files[-1]
-    assert "standard deviation (n - 1), px" in at.dataframe[0].value.columns
 
 
 @pytest.mark.usefixtures("few_samples")

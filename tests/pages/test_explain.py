@@ -1,7 +1,6 @@
 """Explain: maps of one class side by side, by rank, and whether they are better than chance."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,16 +15,19 @@ from pages.driver import (
     assert_works,
     at_page,
     charts,
+    figures,
     forget,
+    numbers,
     open_data,
     opened,
+    opened_with_data,
     prose,
 )
-from pages.test_distance import numbers
-from vitviz import Model, ModelError, attribution, capture, inspection
+from vitviz import Model, ModelError, attribution, capture, inspection, intervention
 from vitviz.app.screens import explain_curves, explain_recorded
 from vitviz.app.shared import pictures, queue, results
 from vitviz.common import SMALL_MODEL
+from vitviz.common.language import as_percent
 from vitviz.profiling import load_faithfulness
 
 
@@ -39,12 +41,6 @@ def drawn(at: AppTest) -> list[np.ndarray]:
     """The ranks of the maps on screen, from 0 to 1."""
     traces = json.loads(charts(at)[0].spec)["data"]
     return [numbers(one["z"]) / 100 for one in traces if one["type"] == "heatmap"]
-
-
-def wanted(model: Model, *names: str, index: int) -> list[np.ndarray]:
-    image = pictures.sample(pictures.DEFAULT).image
-    maps = [attribution.METHODS[name].map(model, image, index) for name in names]
-    return [inspection.patch_ranks(each) for each in maps]
 
 
 def put_method(
@@ -61,15 +57,39 @@ def test_the_maps_are_of_the_most_probable_class_then_of_the_chosen_one(
     acts = capture(model, pictures.sample(pictures.DEFAULT).image)
     assert acts.probabilities is not None
     top = int(acts.probabilities.argmax())
-    at = opened("explain", maps="relevance gradient grad_cam")
+    names = ("relevance", "gradient", "grad_cam")
+    labels = [attribution.METHODS[name].label for name in names]
+    at = opened_with_data("explain", maps=" ".join(names))
     assert_works(at)
+    image = pictures.sample(pictures.DEFAULT).image
     for index in (top, (top + 1) % 5):
         at.selectbox(key="class").set_value(index).run()
-        for ranks, own in zip(
-            drawn(at), wanted(model, "relevance", "gradient", "grad_cam", index=index), strict=True
+        values = [attribution.METHODS[name].map(model, image, index) for name in names]
+        ranks = list(map(inspection.patch_ranks, values))
+        for found, own in zip(drawn(at), ranks, strict=True):
+            np.testing.assert_allclose(found, own, atol=1e-6)
+        hovers = [one["customdata"] for one in figures(at)[0]["data"] if one["type"] == "heatmap"]
+        table = at.dataframe[0].value
+        for name, label, each, rank, hover in zip(
+            names, labels, values, ranks, hovers, strict=True
         ):
-            np.testing.assert_allclose(ranks, own, atol=1e-6)
-    assert f"**output {index}**" in prose(at)
+            np.testing.assert_allclose(table[label], each.ravel(), rtol=1e-4)
+            np.testing.assert_allclose(table[f"{label}, rank"], rank.ravel(), rtol=1e-4)
+            assert hover[2][3][1] == f"{each[2, 3]:.3g}"
+            row, col = np.unravel_index(each.argmax(), each.shape)
+            (line,) = [one for one in prose(at).splitlines() if one.startswith(f"- **{label}**")]
+            largest = f"{each.max():.3g}"
+            if attribution.METHODS[name].is_share:
+                largest = as_percent(each.max())
+            assert line.endswith(f"Largest: row {row + 1}, column {col + 1}, {largest}.")
+        like = np.corrcoef([rank.ravel() for rank in ranks])
+        pairs = {like[i, j]: (labels[i], labels[j]) for i, j in ((0, 1), (0, 2), (1, 2))}
+        most, least = max(pairs), min(pairs)
+        assert (
+            f"ranks of {pairs[most][0]} and {pairs[most][1]} (correlation {most:.2f}), least those "
+            f"of {pairs[least][0]} and {pairs[least][1]} ({least:.2f})." in prose(at)
+        )
+    assert f"**output {index}** ({as_percent(acts.probabilities[index])})" in prose(at)
     assert address(at)["class"] == str(index)
 
 
@@ -82,6 +102,13 @@ def test_maps_that_know_no_class_stand_beside_them(serve: Callable[..., Model]) 
     reads = acts.attention(2)[:, 0, 1:].mean(axis=0).reshape(4, 6)
     np.testing.assert_allclose(last, inspection.patch_ranks(reads), atol=1e-6)
     assert address(at) == {"maps": "rollout last"}
+    for label, what, values in (
+        ("rollout", "all layers multiplied", whole[1:].reshape(4, 6)),
+        ("attention of the last layer", "the last layer, mean of its heads", reads),
+    ):
+        (line,) = [one for one in prose(at).splitlines() if one.startswith(f"- **{label}**")]
+        assert f"The attention of {what}" in line
+        assert line.endswith(f", {as_percent(values.max())}.")
 
 
 @pytest.mark.parametrize(("name", "value"), [("class", "5"), ("maps", "shap"), ("maps", " ")])
@@ -198,25 +225,49 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     button.click().run()
     assert_works(at)
     assert not [each for each in at.button if each.key in ("run curves", "cancel curves")]
-    assert prose(at).count("rollout **0.") == 2  # the areas
     assert prose(at).count("is the mean of 20 random orders") == 2
-    assert len(re.findall(r"areas from 0\.\d\d to 0\.\d\d", prose(at))) == 2
-    pair = [json.loads(chart.spec)["data"] for chart in charts(at)[-2:]]
+    pair = [figure["data"] for figure in figures(at)[-2:]]
     deleted, inserted = (
         numbers(next(one["y"] for one in traces if one.get("name") == "rollout")) for traces in pair
     )
+    image = pictures.sample(pictures.DEFAULT).image
+    maps = {
+        "relevance": attribution.relevance(model, image, 3),
+        "rollout": inspection.attention_rollout(plain)[1:].reshape(4, 6),
+    }
+    kinds = (intervention.deletion_curve, intervention.insertion_curve)
+    options: Any = dict(target=3, steps=3, removal="drop")
+    table = open_data(at, "explain").dataframe[1].value
+    better = []
+    for which, way in enumerate(("removed", "put back")):
+        curves = {name: kinds[which](model, image, each, **options) for name, each in maps.items()}
+        chance = intervention.random_curve(kinds[which], model, image, **options)
+        traces = {one.get("name"): numbers(one["y"]) for one in pair[which]}
+        assert f"while patches are {way}" in charts(at)[which - 2].alt
+        for name, curve in (*curves.items(), ("random", chance)):
+            probabilities = 100 * curve.probabilities
+            np.testing.assert_allclose(traces[name], probabilities, rtol=1e-4)
+            np.testing.assert_allclose(table[f"{name}, {way}, %"], probabilities, rtol=1e-4)
+        np.testing.assert_allclose(traces[None], 100 * np.append(chance.low, chance.high[::-1]))
+        for end, values in (("5th", chance.low), ("95th", chance.high)):
+            column = table[f"random, {way}, {end} percentile, %"]
+            np.testing.assert_allclose(column, 100 * values, rtol=1e-4)
+        low, high = chance.interval
+        best = ("deletion: smaller", "insertion: larger")[which]
+        assert f"Area ({best} is better; removed patches: tokens dropped): relevance" in prose(at)
+        for name, curve in curves.items():
+            assert f"{name} **{curve.area:.2f}**" in prose(at)
+        assert f"areas from {low:.2f} to {high:.2f}" in prose(at)
+        areas = {name: curve.area for name, curve in curves.items()}
+        better.append({n for n, area in areas.items() if (area > high if which else area < low)})
+    assert not better[0] & better[1]
+    assert better[0] | better[1]
+    assert "None of these maps is better than chance in both." in prose(at)
     answer = 100 * plain.probabilities[3]
     # A deletion begins with the whole picture, and an insertion ends with it.
     np.testing.assert_allclose((deleted[0], inserted[-1]), answer, rtol=1e-4)
     assert deleted[-1] == pytest.approx(inserted[0], rel=1e-4)
     assert deleted[-1] != pytest.approx(answer, rel=1e-2)
-    open_data(at, "explain")
-    curves = at.dataframe[1].value
-    for way in ("removed", "put back"):
-        low, high = (curves[f"random, {way}, {end} percentile, %"] for end in ("5th", "95th"))
-        assert (low <= high).all()
-        assert (low < high).any()
-    assert curves["relevance, removed, %"][0] == pytest.approx(answer, rel=1e-4)
     # Another map needs its own curves alone: chance is known.
     more = opened("explain", **{"class": "3", "maps": "relevance grad_cam"})
     (button,) = [each for each in more.button if each.key == "run curves"]
@@ -239,6 +290,23 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     found = load_faithfulness(SMALL_MODEL)
     at = recorded(SMALL_MODEL, maps="last", fill="mean")
     assert_works(at)
+    assert "**Deletion, mean colour** · less is better" in prose(at)
+    assert "**Insertion, mean colour** · more is better" in prose(at)
+    marked = found.means["pointing"]["random"][3]
+    assert f"measured on the {marked:,} pictures in which the object is marked" in prose(at)
+    assert figures(at)[-1]["layout"]["xaxis"]["type"] == "log"  # of seconds
+    for measure, title in (
+        ("other_class", "Does the map change with the class?"),
+        ("random_weights", "Does the map change with the weights?"),
+    ):
+        (drawn_,) = [one for one in charts(at) if one.alt.startswith(title)]
+        same = {name for name, (mean, *_) in found.means[measure].items() if mean >= 0.99}
+        labels = {explain_recorded.marked_label(name) for name in same}
+        traces = json.loads(drawn_.spec)["data"]
+        assert {one["y"][0] for one in traces if "open" in one["marker"]["symbol"]} == labels
+        (line,) = [one for one in prose(at).splitlines() if one.startswith(f"- **{title}**")]
+        assert {label for label in labels if label in line} == labels
+        assert ("These do not change" in line) == bool(labels)
     assert f"drew the maps of **{found.about['pictures']:,} pictures**" in prose(at)
     traces = json.loads(charts(at)[1].spec)["data"]
     by_name = {trace["y"][0]: trace for trace in traces}

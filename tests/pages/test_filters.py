@@ -1,7 +1,5 @@
 """The Filters page: components and raw filters, the chosen one, and what the picture answers."""
 
-import base64
-import json
 import re
 from collections.abc import Callable
 
@@ -11,11 +9,13 @@ import torch
 from examples import assert_clear_error
 from streamlit.testing.v1 import AppTest
 
+from pages import driver
 from pages.driver import (
     SHIPPED,
     assert_works,
     charts,
     click,
+    figures,
     opened,
     prose,
     shown,
@@ -32,11 +32,7 @@ MOSAIC, RESPONSE, PRODUCT, RANDOM = range(4)
 
 def numbers(at: AppTest, chart: int, trace: int = 0) -> np.ndarray:
     """`z` of one of the chart's traces as the browser gets it."""
-    z = json.loads(charts(at)[chart].spec)["data"][trace]["z"]
-    if isinstance(z, dict):
-        flat = np.frombuffer(base64.b64decode(z["bdata"]), z["dtype"])
-        return flat.reshape([int(side) for side in z["shape"].split(",")])
-    return np.asarray(z)
+    return driver.numbers(figures(at)[chart]["data"][trace]["z"])
 
 
 def alts(at: AppTest) -> list[str]:
@@ -232,7 +228,7 @@ def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[
         assert (row, col) == (2, 13)
     else:  # CLS is no patch of the picture
         assert abs(response[row, col]) == np.abs(response).max()
-    patch, _, product, *_ = json.loads(charts(at)[PRODUCT].spec)["data"]
+    patch, _, product, *_ = figures(at)[PRODUCT]["data"]
     total = numbers(at, PRODUCT, 2).sum()
     assert total == pytest.approx(response[row, col], abs=1e-4)
     assert f"**{response[row, col]:+.2f}**, the response of this patch" in prose(at)

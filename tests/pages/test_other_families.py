@@ -254,7 +254,7 @@ def test_the_weights_of_a_mixer_are_called_weights() -> None:
     table = at.dataframe[0].value
     unit = next(name for name in map(str, table) if name.startswith("unit "))
     strongest = np.linalg.norm(weights.reshape(len(weights), -1), axis=1).argmax()
-    assert unit == f"unit {strongest + 1}"
+    assert unit == json.loads(spec)["data"][1]["text"][0] == f"unit {strongest + 1}"
     np.testing.assert_allclose(table[unit], weights[strongest].ravel(), rtol=1e-4)
     assert trace["zmax"] == -trace["zmin"]
     assert "no picture" in provenance(at)

@@ -1,6 +1,7 @@
 """The Positions page: four kinds of embedding on the token map, all tiles, lines, other grids."""
 
 import json
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ from pages.driver import (
     click,
     commit,
     components,
+    figures,
     opened,
     prose,
     shown,
@@ -35,6 +37,7 @@ from vitviz.inspection import (
 from vitviz.inspection.positions import Interpolation
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
+from vitviz.text import findings
 
 SHUFFLED, WITH, WITHOUT, TILES, LINES, BEFORE, AFTER = range(7)
 ORDER = "Does the order of the patches matter?"
@@ -158,8 +161,9 @@ def test_the_chosen_kind_is_that_of_all_figures() -> None:
         assert titles(at)[2] == f"Interpolated to another grid: {name}"
         assert alts(at)[TILES] == sprite(tiles).layout.meta["alt"]
         assert alts(at)[BEFORE] == position_tile(tiles, position=(8, 8)).layout.meta["alt"]
-        formulas = [one.value for one in at.latex if "omega_k" in one.value]
-        assert len(formulas) == name.startswith("sine-cosine")
+        assert f"**Positions, {name}:** {findings.positions(tiles)}" in prose(at)
+        powers = re.findall(r"10000\^\{(.*?)\}", " ".join(one.value for one in at.latex))
+        assert powers == {"sine-cosine 1-D": ["-2k/D"], "sine-cosine 2-D": ["-4k/D"]}.get(name, [])
         seen.append([chart.spec for chart in charts(at)])
     for chart in (TILES, LINES, BEFORE, AFTER):
         assert len({specs[chart] for specs in seen}) == 4
@@ -214,6 +218,9 @@ def test_resizing_is_of_the_whole_table() -> None:
         assert alts(at)[AFTER] == figure.layout.meta["alt"]
         assert f"**After: {grid} x {grid}, row {place[0]}, column {place[1]}**" in prose(at)
         assert f"make a picture of {4 * grid} x {4 * grid} px" in prose(at)
+        was = neighbour_similarity(position_similarity(table[1:], grid=(16, 16)))
+        near = f"{was:.2f} on average before, {neighbour_similarity(tiles):.2f} after."
+        assert f"Neighbours have a cosine of {near}" in prose(at)
 
 
 def test_on_its_own_grid_nothing_changes() -> None:
@@ -336,11 +343,14 @@ def test_cosines_are_painted_from_their_minimum(
     assert table is not None
     least = inspection.position_similarity(table[-24:], grid=(4, 6)).min()
     at = opened("positions")
-    assert token_map(at)["low"] == pytest.approx(least, abs=0.01)
+    assert least - 0.01 < token_map(at)["low"] <= least
+    assert f"from the minimum, {least:.2f}" in at.segmented_control(key="cosines").options
     positive = opened("positions", kind="sincos2d")
     assert token_map(positive).get("low", -1) > -1
     tiles = json.loads(charts(positive)[TILES].spec)["data"][1]["marker"]
     assert tiles["cmin"] == token_map(positive)["low"]
+    for tile in (BEFORE, AFTER):
+        assert figures(positive)[tile]["data"][0]["zmin"] == token_map(positive)["low"]
     positive.segmented_control(key="cosines").set_value("whole").run()
     assert "low" not in token_map(positive)
     assert json.loads(charts(positive)[TILES].spec)["data"][1]["marker"]["cmin"] == -1

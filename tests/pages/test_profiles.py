@@ -28,6 +28,7 @@ from pages.driver import (
     assert_works,
     charts,
     complaints,
+    numbers,
     open_data,
     opened,
     opened_with_data,
@@ -36,7 +37,7 @@ from pages.driver import (
     provenance,
     specs,
 )
-from pages.test_distance import DOTS, facts, numbers, trace
+from pages.test_distance import DOTS, facts, trace
 from pages.test_tokens import COLOURS, FILM, alt, layout, seen
 from vitviz import Model, Profile, cli, inspection, load_model, load_profile, profile
 from vitviz.app.shared import models, pictures, results, started

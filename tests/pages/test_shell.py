@@ -564,20 +564,22 @@ def test_24_heads_are_all_shown(serve: Callable[..., Model]) -> None:
     assert token_map(at)["state"]["head"] == 23
 
 
+@pytest.mark.parametrize(
+    ("page", "module"),
+    [("attention", "screens.attention"), ("rollout", "widgets.token_map")],
+)
 def test_a_model_of_too_many_maps_sends_one_layer(
-    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+    page: str, module: str, serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain", depth=3)
-    whole = stack(opened())["codes"]
-    for page, module in (("attention", "screens.attention"), ("rollout", "widgets.token_map")):
-        monkeypatch.setattr(f"vitviz.app.{module}.MAX_MAP_BYTES", 10)
-        forget()
-        at = opened(page, layer="2")
+    whole = np.split(stack(opened(page))["codes"], 3)
+    monkeypatch.setattr(f"vitviz.app.{module}.MAX_MAP_BYTES", 10)
+    forget()
+    for layer in (2, 3):
+        at = opened(page, layer=str(layer))
         assert_works(at)
-        assert token_map(at)["state"]["frame"] == 1
-        if page == "attention":
-            one = stack(at)["codes"]
-            np.testing.assert_array_equal(one, np.split(whole, 3)[1])
+        assert token_map(at)["state"]["frame"] == layer - 1
+        np.testing.assert_array_equal(stack(at)["codes"], whole[layer - 1])
 
 
 @pytest.mark.parametrize("page", ["attention", "rollout", "tokens"])

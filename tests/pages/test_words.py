@@ -1,7 +1,5 @@
 """Classify and Rollout with words as the classes of models like CLIP and SigLIP."""
 
-import base64
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,16 @@ from safetensors.torch import save_file
 from streamlit.testing.v1 import AppTest
 
 import vitviz
-from pages.driver import assert_works, at_page, charts, complaints, opened, prose, provenance
+from pages.driver import (
+    assert_works,
+    at_page,
+    complaints,
+    figures,
+    numbers,
+    opened,
+    prose,
+    provenance,
+)
 from vitviz import Words, cli
 from vitviz.app.shared import models, pictures
 from vitviz.attribution import direct_logit_attribution
@@ -169,10 +176,9 @@ def test_phrases_that_a_visitor_types_are_the_classes(
 
 def drawn(at: AppTest) -> np.ndarray:
     """The map of a phrase on screen."""
-    traces = [trace for chart in charts(at) for trace in json.loads(chart.spec)["data"]]
+    traces = [trace for figure in figures(at) for trace in figure["data"]]
     (values,) = (each["z"] for each in traces if "z" in each and "opacity" in each)
-    flat = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
-    return flat.reshape([int(side) for side in values["shape"].split(",")])
+    return numbers(values)
 
 
 def default_photo() -> Image.Image:
