@@ -443,9 +443,9 @@ def test_the_parts_of_a_logit_are_split_on_request_and_compared_with_what_is_nee
     assert said
     assert float(said[1]) == pytest.approx(float(said[2]), abs=2e-4)
     assert float(said[2]) == pytest.approx(parts.answer, abs=1e-4)
-    said = f"Embedding {parts.embedding:+.2f}, heads {parts.heads.sum():+.2f}, "
-    said += f"MLPs {parts.mlps.sum():+.2f}, biases {parts.biases:+.2f}: "
-    assert said in prose(at)
+    words = f"Embedding {parts.embedding:+.2f}, heads {parts.heads.sum():+.2f}, "
+    words += f"MLPs {parts.mlps.sum():+.2f}, biases {parts.biases:+.2f}: "
+    assert words in prose(at)
     assert "mute each head alone, above, to compare" in prose(at)
     at.button(key="run head effects").click().run()
     plain = capture(model, image).logits

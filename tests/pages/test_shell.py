@@ -40,13 +40,13 @@ from pages.driver import (
     token_maps,
     upload,
 )
-from vitviz import Model
+from vitviz import Model, capture, inspection
 from vitviz.activations import edited_input
 from vitviz.app.pages import MODEL, PAGES
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.view import MapStyle, View
 from vitviz.plots.template import KEY, QUERY
-from vitviz.text import page_text
+from vitviz.text import findings, page_text
 from vitviz.zoo import catalogue
 
 SHOWN = [page for page in PAGES if PAGES[page].shows_model]  # what shows the picture and the model
@@ -571,15 +571,21 @@ def test_24_heads_are_all_shown(serve: Callable[..., Model]) -> None:
 def test_a_model_of_too_many_maps_sends_one_layer(
     page: str, module: str, serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve("plain", depth=3)
+    acts = capture(serve("plain", depth=3), pictures.sample(pictures.DEFAULT).image)
     whole = np.split(stack(opened(page))["codes"], 3)
     monkeypatch.setattr(f"vitviz.app.{module}.MAX_MAP_BYTES", 10)
+    monkeypatch.setattr("vitviz.app.screens.attention.MOST_MEASURED", 10)
     forget()
     for layer in (2, 3):
         at = opened(page, layer=str(layer))
         assert_works(at)
         assert token_map(at)["state"]["frame"] == layer - 1
         np.testing.assert_array_equal(stack(at)["codes"], whole[layer - 1])
+        pattern = inspection.attention_patterns(
+            acts.attention(layer - 1), grid=acts.grid, num_prefix_tokens=1
+        )
+        found = findings.attention([layer], [pattern], acts.grid[1], ("cls",))
+        assert page != "attention" or found in prose(at)
 
 
 @pytest.mark.parametrize("page", ["attention", "rollout", "tokens"])

@@ -1,6 +1,7 @@
 """Classify and Rollout with words as the classes of models like CLIP and SigLIP."""
 
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pages.driver import (
     complaints,
     figures,
     numbers,
+    open_data,
     opened,
     prose,
     provenance,
@@ -80,6 +82,7 @@ def test_siglip_gives_each_word_a_probability_of_its_own(monkeypatch: pytest.Mon
     at = opened("classify")
     assert_works(at)
     assert "need not add up to 100 %" in prose(at)
+    assert prose(at).count("These are **random weights**: ") == 2  # of the answer, and of the map
     assert "bias -3, sigmoid" in provenance(at)
     table = at.table[0].value
     assert "1 / (1 + exp(-y))" in table.columns
@@ -176,9 +179,18 @@ def test_phrases_that_a_visitor_types_are_the_classes(
 
 def drawn(at: AppTest) -> np.ndarray:
     """The map of a phrase on screen."""
+    return numbers(map_of_phrase(at)["z"])
+
+
+def scale(at: AppTest) -> tuple[float, float]:
+    """The ends of its colours."""
+    return map_of_phrase(at)["zmin"], map_of_phrase(at)["zmax"]
+
+
+def map_of_phrase(at: AppTest) -> dict[str, Any]:
     traces = [trace for figure in figures(at) for trace in figure["data"]]
-    (values,) = (each["z"] for each in traces if "z" in each and "opacity" in each)
-    return numbers(values)
+    (found,) = (each for each in traces if "z" in each and "opacity" in each)
+    return found
 
 
 def default_photo() -> Image.Image:
@@ -199,9 +211,15 @@ def test_a_map_shows_a_phrase_or_it_minus_another(
         assert_works(at)
         maps = word_map(model, photo, path=path)
         assert_allclose(drawn(at), maps[..., 1], atol=1e-6)
+        ends = maps[..., 1].min(), maps[..., 1].max()
+        assert scale(at) == pytest.approx(ends, abs=1e-6)
         at.selectbox(key="less").set_value(2).run()
         assert_works(at)
-        assert_allclose(drawn(at), maps[..., 1] - maps[..., 2], atol=1e-6)
+        difference = maps[..., 1] - maps[..., 2]
+        assert_allclose(drawn(at), difference, atol=1e-6)
+        reach = np.abs(difference).max()
+        assert scale(at) == pytest.approx((-reach, reach), abs=1e-6)
+        assert "</b>**, blue ones for **a fox**." in unescape(prose(at))
         at.selectbox(key="less").set_value("nothing").run()
     at.selectbox(key="less").set_value(0).run()
     at.selectbox(key="phrase").set_value(0).run()  # nothing is left of it
@@ -226,11 +244,21 @@ def test_a_map_shows_what_heads_write_for_a_phrase(
     assert_works(at)
     assert_allclose(drawn(at), by_token[1].sum(axis=0), atol=1e-5)
     assert f"it adds up to {parts.answer:.2f}" in prose(at)
+    table = open_data(at, "classify").dataframe[-1].value
+    wanted = by_token[1].sum(axis=0)
+    assert_allclose(table["logit of a cat minus a dog"], wanted.ravel(), atol=1e-5)
+    assert scale(at) == pytest.approx((-np.abs(wanted).max(), np.abs(wanted).max()), abs=1e-5)
+    rest = parts.by_token[1, :, :1].sum()
+    said = f"{wanted.sum():+.2g} from all patches together, {rest:+.2g} from the other tokens"
+    assert said in prose(at)
     at.select_slider(key="layer").set_value(1).run()
     at.selectbox(key="head").set_value(2).run()
     assert_works(at)
     assert_allclose(drawn(at), by_token[0, 1], atol=1e-5)
     assert "What head 2 of layer 1 wrote" in prose(at)
+    at.selectbox(key="less").set_value("nothing").run()
+    alone = direct_logit_attribution(model, photo, 0).by_token[0, 1, 1:].reshape(4, 4)
+    assert_allclose(drawn(at), alone, atol=1e-5)
 
 
 def test_heads_that_are_pooled_by_attention_write_no_part_of_a_logit(
