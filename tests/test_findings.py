@@ -5,6 +5,7 @@ import pytest
 
 from vitviz import inspection
 from vitviz.inspection import Patterns, attention_patterns
+from vitviz.inspection.patterns import Sinks
 from vitviz.text import findings
 
 #: One that is not square, its other way round, one with a single narrow side, and a square.
@@ -294,3 +295,36 @@ def test_mutual_matches_are_counted_and_those_at_one_place_too() -> None:
     )
     nothing = findings.matches(pairs[:0], cosines[:0], COUNT)
     assert nothing == "None of the 30 patches has a mutual match in the other picture."
+
+
+# --- keys that stand out, and muted heads --------------------------------------------------------
+
+
+def test_keys_that_stand_out_are_named_by_their_places() -> None:
+    keys, other = Sinks((0, 2, 7, 8, 9, 12), (3,)), Sinks((), (0,))
+    prefix = ("cls", "reg1")  # before 6 columns
+    named = "CLS; row 1, column 1; row 1, column 6; row 2, column 1; 2 more"
+    told = findings.sinks(4, keys, 6, prefix)
+    assert told.startswith("In layer 4 ")
+    assert f"(**no-op sinks**): {named}." in told
+    assert told.endswith("(**broadcasts**): row 1, column 2.")
+    no_ops, broadcasts = findings.sinks_by_layer({1: keys, 3: other}, 6, prefix)
+    assert no_ops.endswith(f": layer 1 ({named}).")
+    assert broadcasts.endswith(": layer 1 (row 1, column 2), layer 3 (CLS).")
+    counts = {"no-op sink": np.array([0, 3]), "broadcast": np.array([0, 0])}
+    assert findings.sinks_over_pictures(counts, np.array([6, 4])).endswith(
+        "with one: no-op sink: layer 2 75 %. broadcast: in no layer of any picture."
+    )
+
+
+def test_the_muted_head_that_decides_most_clearly_is_named() -> None:
+    logits = np.tile(np.array([3.0, 1.0, 0.0]), (2, 3, 1))
+    assert findings.muted_heads(logits, 0, str) == (
+        "Muting any one of the 6 heads leaves the answer at **0**.",
+        None,
+    )
+    logits[0, 1] = 0, -9, 0.5  # another class wins, but hardly
+    logits[1, 2, 1] = 5
+    told, head = findings.muted_heads(logits, 0, str)
+    assert head == (1, 2)
+    assert "**2 of 6** heads, most clearly layer 2, head 3: 0 becomes **1**." in told

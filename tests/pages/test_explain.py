@@ -219,7 +219,8 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     plain = capture(model, pictures.sample(pictures.DEFAULT).image)
     assert plain.probabilities is not None
     monkeypatch.setattr(explain_curves, "STEPS", 3)
-    at = opened("explain", **{"class": "3", "maps": "relevance rollout"})
+    link = {"class": "3", "fill": "mean"}
+    at = opened("explain", **link, maps="relevance rollout")
     (button,) = [each for each in at.button if each.key == "run curves"]
     assert button.label == f"Deletion and insertion ({2 * 22 * 4} passes)"
     button.click().run()
@@ -236,8 +237,10 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
         "rollout": inspection.attention_rollout(plain)[1:].reshape(4, 6),
     }
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
-    options: Any = dict(target=3, steps=3, removal="drop")
+    options: Any = dict(target=3, steps=3, removal="mean")
     table = open_data(at, "explain").dataframe[1].value
+    assert "Probability of output 3 as patches go (mean colour) or come back" in prose(at)
+    np.testing.assert_allclose(table.iloc[:, 0], np.arange(4) * 100 / 3, rtol=1e-4)
     better = []
     for which, way in enumerate(("removed", "put back")):
         curves = {name: kinds[which](model, image, each, **options) for name, each in maps.items()}
@@ -254,24 +257,26 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
             np.testing.assert_allclose(column, 100 * values, rtol=1e-4)
         low, high = chance.interval
         best = ("deletion: smaller", "insertion: larger")[which]
-        assert f"Area ({best} is better; removed patches: tokens dropped): relevance" in prose(at)
+        assert f"Area ({best} is better; removed patches: mean colour): relevance" in prose(at)
         for name, curve in curves.items():
             assert f"{name} **{curve.area:.2f}**" in prose(at)
         assert f"areas from {low:.2f} to {high:.2f}" in prose(at)
         areas = {name: curve.area for name, curve in curves.items()}
         better.append({n for n, area in areas.items() if (area > high if which else area < low)})
-    assert not better[0] & better[1]
-    assert better[0] | better[1]
-    assert "None of these maps is better than chance in both." in prose(at)
+    (both,) = better[0] & better[1]
+    assert better[0] != better[1]
+    assert f"Better than chance in both: **{both}**." in prose(at)
     answer = 100 * plain.probabilities[3]
     # A deletion begins with the whole picture, and an insertion ends with it.
     np.testing.assert_allclose((deleted[0], inserted[-1]), answer, rtol=1e-4)
     assert deleted[-1] == pytest.approx(inserted[0], rel=1e-4)
     assert deleted[-1] != pytest.approx(answer, rel=1e-2)
     # Another map needs its own curves alone: chance is known.
-    more = opened("explain", **{"class": "3", "maps": "relevance grad_cam"})
+    more = opened("explain", **link, maps="relevance grad_cam")
     (button,) = [each for each in more.button if each.key == "run curves"]
     assert button.label == f"Deletion and insertion ({2 * 4} passes)"
+    button.click().run()
+    assert {"relevance", "Grad-CAM"} <= {one.get("name") for one in figures(more)[-1]["data"]}
 
 
 def recorded(model: str, **link: str) -> AppTest:
@@ -288,10 +293,10 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     assert len(charts(at)) == 1
     assert "drew the maps of" not in prose(at)
     found = load_faithfulness(SMALL_MODEL)
-    at = recorded(SMALL_MODEL, maps="last", fill="mean")
+    at = recorded(SMALL_MODEL, maps="last", fill="drop")
     assert_works(at)
-    assert "**Deletion, mean colour** · less is better" in prose(at)
-    assert "**Insertion, mean colour** · more is better" in prose(at)
+    assert "**Deletion, tokens dropped** · less is better" in prose(at)
+    assert "**Insertion, tokens dropped** · more is better" in prose(at)
     marked = found.means["pointing"]["random"][3]
     assert f"measured on the {marked:,} pictures in which the object is marked" in prose(at)
     assert figures(at)[-1]["layout"]["xaxis"]["type"] == "log"  # of seconds
@@ -310,7 +315,9 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     assert f"drew the maps of **{found.about['pictures']:,} pictures**" in prose(at)
     traces = json.loads(charts(at)[1].spec)["data"]
     by_name = {trace["y"][0]: trace for trace in traces}
-    mean, low, high, _ = found.means["deletion_mean"]["relevance"]
+    assert {"attention of the last layer", "rollout", "random"} < by_name.keys()
+    assert len(by_name) == len(found.means["deletion_drop"])
+    mean, low, high, _ = found.means["deletion_drop"]["relevance"]
     drawn_mean = numbers(by_name["relevance"]["x"])[0]
     assert drawn_mean == pytest.approx(mean)
     assert numbers(by_name["relevance"]["error_x"]["array"])[0] == pytest.approx(high - mean)
@@ -320,19 +327,19 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     assert hollow == {
         attribution.METHODS[name].label
         for name in attribution.METHODS
-        if not found.is_better("insertion_mean", name, "random")
+        if not found.is_better("insertion_drop", name, "random")
     } | {
         explain_recorded.marked_label(name)
         for name in ("rollout", "attention")
-        if not found.is_better("insertion_mean", name, "random")
+        if not found.is_better("insertion_drop", name, "random")
     }
     for label in hollow:
-        (line,) = [one for one in prose(at).splitlines() if "**Insertion, mean colour**:" in one]
+        (line,) = [one for one in prose(at).splitlines() if "**Insertion, tokens dropped**:" in one]
         assert label in line
     assert "is better than all others" not in line  # intervals overlap
     open_data(at, "explain")
     table = at.dataframe[-1].value
-    row = table[(table["measure"] == "deletion_mean") & (table["map"] == "relevance")]
+    row = table[(table["measure"] == "deletion_drop") & (table["map"] == "relevance")]
     assert row["95 % interval, low"].item() == pytest.approx(low, rel=1e-4)
 
 
