@@ -16,6 +16,7 @@ from pages.driver import (
     assert_works,
     charts,
     components,
+    figures,
     opened,
     opened_with_data,
     prose,
@@ -23,6 +24,7 @@ from pages.driver import (
     specs,
     trigger,
 )
+from vitviz import inspection
 from vitviz.app import records as recorded
 from vitviz.app.screens import training
 from vitviz.common.files import assets
@@ -77,10 +79,13 @@ def test_the_run_of_the_model_on_screen_is_shown() -> None:
     assert f"{100 * run['test_accuracy']:.1f} % of the test pictures" in curve
     assert "44.08 %" in curve
     assert "9 principal components" in filters
+    assert f"They explain {filters.rpartition('they explain ')[2]}" in prose(at)
     record = np.load(CURVES / f"{CIFAR100}.npz")
     last = len(record["epoch"]) - 1
     share = record[f"distance_{last}"].mean() / record["image_size"][last]
     assert f"{100 * share:.0f} % of the side on average" in distance
+    equal = inspection.uniform_distance((16, 16), 4) / 64
+    assert f"equal sharing is {100 * equal:.0f} %." in distance
     assert "position of the grid" in positions
     assert "16 x 16" in " ".join(heading.value for heading in at.subheader)
     assert "enlarged to 64 px, with 4 times as many patches" in prose(at)
@@ -132,7 +137,9 @@ def test_small_pictures_that_were_enlarged_are_called_so(records: Path) -> None:
         _forget()
         return prose(opened("training", model=CIFAR10))
 
-    assert "0.8 epochs were on the same pictures of 32 px, enlarged to 64 px, with 4" in growth(32)
+    words = growth(32)
+    assert "0.8 epochs were on the same pictures of 32 px, enlarged to 64 px, with 4" in words
+    assert "held-out accuracy was 50.0 % before and 60.0 % after." in words
     assert "0.8 epochs were on pictures of 64 px, with 4 times as many patches" in growth(64)
 
 
@@ -167,11 +174,15 @@ def test_a_link_holds_the_moment_and_the_slider_goes_back_to_the_untrained_model
     assert_works(at)
     assert dict(at.query_params)["moment"] == "3"
     assert at.session_state["moment"] == 3
+    record = np.load(CURVES / f"{CIFAR100}.npz")
+    (line,) = [
+        each for each in figures(at)[0]["layout"]["shapes"] if each["line"].get("width") == 3
+    ]
+    assert line["x0"] == line["x1"] == record["epoch"][2]
     at.select_slider(key="moment").set_value(1).run()
     assert_works(at)
     now, before = alts(page_of(CIFAR100)), alts(at)
     assert all(one != other for one, other in zip(now[1:4], before[1:4], strict=True))
-    record = np.load(CURVES / f"{CIFAR100}.npz")
     share = f"{100 * record['distance_0'].mean() / 32:.0f} %"
     assert f"{share} of the side on average, {share} before training" in before[3]
     assert "8 x 8" in " ".join(heading.value for heading in at.subheader)
@@ -259,8 +270,10 @@ def runs_of(converged: bool) -> dict[str, Any]:
 def test_data_hunger_has_intervals(records: Path) -> None:
     write_run(records, CIFAR10, 0.5)
     (records / "data_hunger.json").write_text(json.dumps(runs_of(converged=False)))
-    at = opened("training", model=CIFAR10)
+    at = opened_with_data("training", model=CIFAR10)
     assert_works(at)
+    (counts,) = [t.value["training pictures"] for t in at.dataframe if "network" in t.value]
+    assert list(counts) == [*3 * [4500], 45_000] * 2
     assert "ViT 30.0 % with 4,500 pictures and 60.0 % with 45,000" in " ".join(alts(at))
     assert "Every run ended when it had seen about 64,000 pictures. Points" in prose(at)
     mean, half = training._interval((0.2, 0.3, 0.4))
@@ -282,8 +295,9 @@ def test_the_reason_for_flat_lines_is_said_where_all_runs_were_cut(records: Path
     found = runs_of(converged=True)
     for run in found["runs"]:
         run["converged"] &= run["share"] < 1
+    found["runs"] += [run | {"share": 0.5} for run in found["runs"] if run["share"] == 1]
     (records / "data_hunger.json").write_text(json.dumps(found))
-    assert "All runs with 45,000 training pictures or more are among" in prose(
+    assert "All runs with 22,500 training pictures or more are among" in prose(
         opened("training", model=CIFAR10)
     )
 
@@ -297,7 +311,7 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
             condition=name,
             seed=seed,
             test_accuracy=base + gain + (0.02 * seed if name == "CutMix" else 0),
-            core_minutes=None if seed == 2 else 10 + 4 * seed,
+            core_minutes=None if seed == 2 else 10 + 4 * seed + 100 * gain,
             converged=seed == 0,
             distance=[[0.2, 0.5], [0.9, 1.0]],
             entropy=[[0.6, 0.7], [0.9, 1.0]],
@@ -316,7 +330,7 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     assert "plain initialisation 60.0 to 100.0 %, 80.0 % on average" in entropy
     said = prose(at)
     teacher = (
-        "a CNN as teacher: +2.0 percentage points (95 % interval from +2.0 to +2.0), 12 minutes"
+        "a CNN as teacher: +2.0 percentage points (95 % interval from +2.0 to +2.0), 14 minutes"
     )
     assert teacher in said
     mean, half = -1.0, 4.303 * 2 / 3**0.5
@@ -331,6 +345,8 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     measured = [run["test_accuracy"] for run in runs[::-1]]
     np.testing.assert_allclose(each["test accuracy"], measured, rtol=1e-5)
     assert each["condition"].iloc[0] == "a CNN as teacher"
+    np.testing.assert_allclose(each["cosine of neighbours before"], 0.01)
+    np.testing.assert_allclose(each["cosine of neighbours after"], [0.5, 0.4, 0.3] * 4)
     assert len(heads) == 12 * 4
     assert heads["distance / equal sharing"].tolist()[:4] == [0.2, 0.5, 0.9, 1.0]
     assert heads["head"].tolist()[:4] == [1, 2, 1, 2]

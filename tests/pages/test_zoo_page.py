@@ -151,6 +151,28 @@ def test_the_row_and_the_column_of_the_matrix_are_those_of_the_place() -> None:
     assert (column["x0"], column["x1"]) == (8.5, 9.5)
 
 
+def strip(at: AppTest) -> dict[str, tuple[str, bool]]:
+    """The picture of each family's first layer, and whether it is the chosen one, by its words."""
+    (body,) = [one.proto.body for one in at.get("html") if 'class="strip"' in one.proto.body]
+    found = re.findall(r'<figure( class="chosen")?><img src="(.*?)" alt="(.*?)">', body)
+    return {words: (source, bool(chosen)) for chosen, source, words in found}
+
+
+def test_the_first_layers_of_all_families_follow_the_place_and_the_photo() -> None:
+    at = opened_with_data("zoo", family="PVT")
+    before = strip(at)
+    (chosen,) = [words for words, (_, is_chosen) in before.items() if is_chosen]
+    assert chosen == "PVT: the patch may read from 49 of 49 keys."
+    assert "Swin: the patch may read from 49 of 3136 keys." in before
+    for change in (dict(zoo_down="10"), dict(zoo_across="80"), dict(seen="True")):
+        after = strip(opened("zoo", family="PVT", **change))
+        assert after.keys() == before.keys()
+        assert not set(after.values()) & set(before.values())
+    assert "| PVT | pooled keys | 56 x 56 | 7 x 7 | 49 of 49 keys (100 %) |" in prose(at)
+    layers = at.dataframe[0].value
+    assert (layers["queries"][0], layers["keys"][0]) == ("56 x 56", "7 x 7")
+
+
 def test_another_family_begins_at_its_first_layer() -> None:
     at = opened("zoo", family="CaiT", zoo_layer="26")
     choose(at, "PVT")
