@@ -1,16 +1,18 @@
 """What a report says of each figure, and of weights that are random."""
 
+import json
 import re
 from html import escape, unescape
 
 import pytest
-from examples import own_model, picture
+from examples import own_model, own_module, picture, watched
 
 from vitviz import Model, capture, plots
 from vitviz.text import page_text
 from vitviz.text import report as text
 from vitviz.web import report
 from vitviz.web.report import Captured
+from vitviz.web.traits import traits
 
 #: How the alt text of a figure begins, by the page whose caption it has.
 FIGURES = {
@@ -73,3 +75,44 @@ def test_what_was_compared_comes_first_in_plain_words() -> None:
     alt = escape(figure.layout.meta["alt"], quote=True)
     assert document.index(finding) < document.index(f'aria-label="{alt}"')
     assert document.index(f'aria-label="{alt}"') < document.index('aria-label="Most probable')
+
+
+def test_every_part_says_of_what_it_is() -> None:
+    model, image = own_model(), picture()
+    acts = capture(model, image)
+    figure = plots.class_probabilities(acts)
+    written = report.html(
+        [Captured(model, "x <b>.png", acts, image, "ab12")],
+        compared=("They are **alike**.", "left · right", [figure]),
+    )
+    said = unescape(written)
+    found = r"<figcaption><b>(.*?):.*?<span class=line>(.*?)</span>"
+    captions = re.findall(found, written, re.DOTALL)
+    assert captions[0] == (page_text("compare").title, "left · right")
+    lines = [unescape(line) for _, line in captions[1:]]
+    of_picture, of_weights = f"{acts.provenance} · x <b>.png", str(model.provenance)
+    assert lines == [of_picture] * (len(lines) - 2) + [of_weights] * 2
+    width, height = image.size
+    for words in (
+        "They are alike.",
+        f"{width} × {height} pixels. SHA-256 ab12 ",
+        text.WEIGHTS_DIGEST.format(sha256=acts.record["weights_sha256"]),
+        text.EXPERIMENTS,
+        text.OPENED.format(layer=acts.depth),
+        f"Attention of layer {acts.depth}, head 1 by distance",
+    ):
+        assert words in said
+    assert text.NOT_ALIKE.partition(":")[0] not in said
+    (record,) = re.findall(r'id="data-made-with">(.*?)</script>', written)
+    made = json.loads(record)["captures"][0]["picture"]
+    assert (made["name"], made["sha256"], made["of"]) == ("x <b>.png", "ab12", "file")
+
+
+def test_the_captions_of_each_model_are_its_own() -> None:
+    models = own_model(), watched(own_module(), (16, 24), answers="labels")
+    sections = html_of(*models).split("<section>")[1:3]
+    known = [traits(model, capture(model, picture())) for model in models]
+    equations = [report._mathml(page_text("classify", one).equation) for one in known]
+    for section, own, other in zip(sections, equations, equations[::-1], strict=True):
+        assert own in section
+        assert other not in section
