@@ -22,6 +22,7 @@ from vitviz.app.settings import NAMES
 from vitviz.common import SMALL_MODEL
 from vitviz.common.files import assets
 from vitviz.common.language import use_language
+from vitviz.intervention.equivariance import shuffle_patches
 from vitviz.text.lessons import LESSONS, link, parse_step, settings_of
 from vitviz.zoo import TOYS
 
@@ -150,7 +151,11 @@ def test_patches_and_positions(said: Said, model: vitviz.Model, pictures: Any) -
     for at in (products.argmax(), products.argmin()):
         words = f"row {at // 16 + 1}, column {at % 16 + 1} (**{products.flat[at]:+.2f}**)"
         assert words in response
-    assert percent(0.958) in with_positions  # the answer itself, which the page shows
+    before, after = shuffle_patches(model, pictures["triumphal_arch"][0], seed=1).outputs[0]
+    best = int(before.argmax())
+    shares = f"goes from {percent(before[best])} to {percent(after[best])};"
+    assert shares in with_positions
+    assert f"({percent(after.max())})" in with_positions
     assert "E_pos" in without
     (change,) = re.findall(r"\*\*(\d)e-(\d\d)\*\*", without)
     assert int(change[1]) >= 7
@@ -231,9 +236,9 @@ def test_local_or_global(said: Said, pictures: Any) -> None:
     assert f"layer {layer + 1}, head {head + 1}, with {here[layer, head]:.1f} px" in even
 
 
-def test_what_reaches_cls(said: Said, pictures: Any) -> None:
+def test_what_reaches_cls(said: Said, pictures: Any, model: vitviz.Model) -> None:
     shares, classes = said(5)
-    _, acts = pictures["bison"]
+    image, acts = pictures["bison"]
 
     def rollout(layers: int) -> np.ndarray:
         product = np.eye(257)
@@ -256,6 +261,11 @@ def test_what_reaches_cls(said: Said, pictures: Any) -> None:
     assert f"own r is {min(own):.2f} to {max(own):.2f}" in shares
     assert "**bison**" in classes
     assert "**ox**" in classes
+    best = [int(index) for index in np.argsort(-acts.probabilities)[:2]]
+    one, other = (vitviz.attribution.relevance(model, image, index).ravel() for index in best)
+    alike, with_rollout = (np.corrcoef(one, each)[0, 1] for each in (other, final[1:]))
+    assert f"have a correlation of {alike:.2f} with each other" in classes
+    assert f"that of bison has {with_rollout:.2f} with rollout" in classes
 
 
 def test_what_would_change_the_answer(said: Said, pictures: Any, model: vitviz.Model) -> None:
@@ -277,6 +287,21 @@ def test_what_would_change_the_answer(said: Said, pictures: Any, model: vitviz.M
     hidden[4 * row : 4 * row + 4, 4 * col : 4 * col + 4] = True
     change = 100 * (without(hidden)[answer] - acts.probabilities[answer])
     assert f"by {change:+.1f} percentage points" in block
+    falls = vitviz.intervention.occlusion(model, image, target=answer, block=4, removal="drop")
+    raises = int((falls[::4, ::4] <= -0.005).sum())
+    assert f"Hiding {raises} of the others raises it" in block
+
+
+def test_a_block_has_its_place_where_blocks_have_no_square(pictures: Any) -> None:
+    model, image = watched(own_module(image_size=(16, 48)), (16, 48)), pictures["goldfish"][0]
+    acts = vitviz.capture(model, image)
+    assert acts.probabilities is not None
+    block, *_ = lessons.findings(6, model, image, acts, own=False)
+    best = int(acts.probabilities.argmax())
+    falls = vitviz.intervention.occlusion(model, image, target=best, block=4, removal="drop")
+    col = int(falls[0, ::4].argmax())
+    assert col > 0  # else rows and columns may be exchanged
+    assert f"Of 3 blocks the one at row 1, column {col + 1} matters most" in block
 
 
 def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) -> None:
@@ -300,7 +325,7 @@ def test_why_so_much_data(said: Said) -> None:
         for share in (0.01, 1.0):
             runs = [r for r in record["runs"] if (r["network"], r["share"]) == (network, share)]
             assert f"{100 * np.mean([run['test_accuracy'] for run in runs]):.1f} %" in accuracy
-    assert "ViT" in papers
+    assert "with 9,000,000 pictures and better with 90,000,000, which is 2,000 times" in papers
 
 
 def test_a_picture_of_ones_own_has_no_marked_patches(pictures: Any) -> None:
