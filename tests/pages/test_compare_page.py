@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 from html import unescape
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from examples import assert_clear_error
+from examples import assert_clear_error, own_model
 from streamlit.testing.v1 import AppTest
 
 from pages import driver
@@ -32,6 +33,7 @@ from vitviz import Activations, Model, capture, inspection, intervention
 from vitviz.app.screens import compare_patching
 from vitviz.app.shared import models, pictures
 from vitviz.common import SMALL_MODEL
+from vitviz.common.language import as_percent
 from vitviz.text.class_names import common_names
 from vitviz.web.token_map import matching_patch
 
@@ -115,6 +117,10 @@ def test_trained_and_random_weights_of_a_model_stand_side_by_side() -> None:
     assert captions(at) == [f"{SHIPPED}, trained", f"{SHIPPED}, random weights"]
     assert "beside" in provenance(at)
     assert provenance(at).count("random weights") == 1
+    names = captions(at)
+    assert charts(at)[0].alt.startswith(
+        f"Attention distance of {names[1]} minus that of {names[0]}"
+    )
     assert address(at) == {"picture": pictures.DEFAULT, "compare": "weights"}
     trained, random = (acts_of(weights=one).measure().distance for one in ("trained", "random"))
     (heat,) = json.loads(charts(at)[0].spec)["data"]
@@ -192,6 +198,8 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
     lines = [numbers(one["y"]) for one in json.loads(figure.spec)["data"]]
     by_depth, *_ = (line for line in lines if len(line) == 12)  # of the model with 12 layers
     np.testing.assert_allclose(by_depth, 100 * by_layer / 224, rtol=1e-4)
+    equal = inspection.uniform_distance((14, 14), 16)
+    assert any(np.allclose(line, 100 * equal / 224) for line in lines)
     np.testing.assert_allclose(other["mean distance, px of its input"], by_layer, rtol=1e-4)
     np.testing.assert_allclose(
         other["mean distance, % of the side"], 100 * by_layer / 224, rtol=1e-4
@@ -345,6 +353,13 @@ def test_the_outlined_patches_are_the_nearest() -> None:
     assert f"**{len(pairs)} of 256** patches" in said(at)
     assert charts(at)[0].alt.startswith(f"{len(pairs)} pairs of patches")
     assert provenance(at).endswith("layer 4 of 6 · sample: red panda and sample: horse")
+    answers = [one.value for one in at.subheader if one.value.startswith("Answer for")]
+    assert answers == ["Answer for sample: red panda", "Answer for sample: horse"]
+    for chart, name in zip(charts(at)[-2:], (pictures.DEFAULT, "horse"), strict=True):
+        acts = acts_of(picture=name)
+        assert acts.probabilities is not None
+        top = common_names(acts.output_names)[int(acts.probabilities.argmax())]
+        assert chart.alt.startswith(f"Most probable classes: {top} ")
 
 
 def test_the_table_has_matches_and_joint_components() -> None:
@@ -355,7 +370,14 @@ def test_the_table_has_matches_and_joint_components() -> None:
     nearest = inspection.nearest_patches(similarity, k=2)
     second = 16 * (table["row of match 2"] - 1) + table["column of match 2"] - 1
     assert list(second) == nearest[:, 1].tolist()
-    first, other, _ = inspection.joint_components(patches(pictures.DEFAULT), patches("horse"))
+    mutual = inspection.mutual_matches(similarity)[:, 0]
+    assert np.flatnonzero(table["mutual"]).tolist() == mutual.tolist()
+    first, other, explained = inspection.joint_components(
+        patches(pictures.DEFAULT), patches("horse")
+    )
+    red, green, blue = map(as_percent, explained)
+    colours = f"red explains {red} of the variance of all patches, green {green}, blue {blue}."
+    assert colours in prose(pair())
     np.testing.assert_allclose(table["component 1"], first[:, 0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
         table["component 1 of the other picture here"], other[:, 0], rtol=1e-4, atol=1e-4
@@ -496,6 +518,9 @@ def test_the_effects_of_heads_and_of_layers_are_those_of_the_library() -> None:
     table = tables(at)[-1]
     np.testing.assert_allclose(table["effect, %"], wanted.ravel(), rtol=1e-4, atol=1e-4)
     assert list(table["head"][:7]) == ["1", "2", "3", "4", "5", "6", "all"]
+    at.segmented_control(key="part").set_value("tokens").run()
+    (button,) = [each for each in at.button if each.key == "run patching"]  # another experiment
+    assert button.label == "Exchange each part (6 passes)"
     back = effects(exchange(patched(picture="bison", other_picture="dog")))
     assert np.abs(back - wanted).max() > 1  # the other direction is another experiment
 
@@ -506,7 +531,10 @@ def test_pairs_have_an_interval_and_leave_out_those_of_one_answer(
     driver.forget()
     pairs = (("dog", "bison"), ("dog", "dog"), ("koala", "goldfish"))
     monkeypatch.setitem(compare_patching.PRESETS, "animals", pairs)
-    at = exchange(patched(part="tokens", pairs="animals"))
+    at = patched(part="tokens", pairs="animals")
+    (button,) = [each for each in at.button if each.key == "run patching"]
+    assert button.label == "Exchange each part (18 passes)"
+    exchange(at)
     model = models.load(SMALL_MODEL)
     masks = intervention.token_blocks(model, 1)
     kept = [(*images(*names),) for names in (pairs[0], pairs[2])]
@@ -514,6 +542,9 @@ def test_pairs_have_an_interval_and_leave_out_those_of_one_answer(
     np.testing.assert_allclose(effects(at), 100 * found.mean, rtol=1e-3, atol=1e-3)
     assert "Left out, as the model gives both pictures the same answer: 1." in prose(at)
     low, high = found.interval()
+    most = np.unravel_index(int(np.abs(found.mean).argmax()), found.mean.shape)
+    ends = f"(95 % interval {100 * low[most]:+.0f} to {100 * high[most]:+.0f} %, 2 pairs)"
+    assert ends in prose(at)
     table = tables(at)[-1]
     assert list(table["token"][:3]) == ["CLS", "1.1", "1.2"]
     np.testing.assert_allclose(table["95 % interval, low"], 100 * low.ravel(), rtol=1e-3, atol=0.1)
@@ -522,6 +553,14 @@ def test_pairs_have_an_interval_and_leave_out_those_of_one_answer(
     dots = json.loads(charts(at)[-1].spec)["data"][1:]
     assert sum(len(numbers(each["x"])) for each in dots) == clear
     assert address(at)["pairs"] == "animals"
+
+
+def test_blocks_are_named_by_the_place_of_their_first_patch() -> None:
+    view: Any = SimpleNamespace(model=own_model())  # of 4 x 6 patches
+    assert compare_patching._block(view) == 2
+    masks = intervention.token_blocks(view.model, 2)
+    names = ("CLS", "1.1", "1.3", "1.5", "3.1", "3.3", "3.5")
+    assert compare_patching._token_names(view, masks) == names
 
 
 def test_two_pictures_of_one_answer_have_none_to_move_to() -> None:
