@@ -232,14 +232,14 @@ def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[
     total = numbers(at, PRODUCT, 2).sum()
     assert total == pytest.approx(response[row, col], abs=1e-4)
     assert f"**{response[row, col]:+.2f}**, the response of this patch" in prose(at)
-    products, pixels, positive, negative = map(
+    products, count, positive, negative = map(
         float,
         re.findall(
             r"The (\d+) products of (\d+) pixels .*? up to (.+?), the negative ones to (.+?)\. ",
             prose(at),
         )[0],
     )
-    assert products == 3 * pixels == 3 * numbers(at, PRODUCT, 2).size
+    assert products == 3 * count == 3 * numbers(at, PRODUCT, 2).size
     assert positive > 0 > negative
     assert positive + negative == pytest.approx(total, abs=0.011)
     # Each pixel's number is the sum of the three products that are read on it.

@@ -77,11 +77,13 @@ def test_a_changed_map_is_compared_with_that_of_the_usual_settings(
     assert words not in prose(opened("rollout"))
 
 
-def test_a_second_head_is_told(serve: Callable[..., Model]) -> None:
-    serve("distilled")
-    assert "The model's answer is read at CLS (the head reads DIST too)." in prose(
-        opened("rollout")
-    )
+@pytest.mark.parametrize(
+    ("kind", "also"),
+    [("plain", ""), ("registers", ""), ("distilled", " (the head reads DIST too)")],
+)
+def test_a_second_head_is_told(kind: str, also: str, serve: Callable[..., Model]) -> None:
+    serve(kind)
+    assert f"The model's answer is read at CLS{also}. " in prose(opened("rollout"))
 
 
 @pytest.mark.parametrize(("fusion", "query"), [("mean", "cls"), ("max", "2.3"), ("min", "cls")])

@@ -16,6 +16,7 @@ from pages.driver import (
     assert_works,
     charts,
     click,
+    figures,
     opened,
     opened_with_data,
     prose,
@@ -169,8 +170,22 @@ def test_the_first_layers_of_all_families_follow_the_place_and_the_photo() -> No
         assert after.keys() == before.keys()
         assert not set(after.values()) & set(before.values())
     assert "| PVT | pooled keys | 56 x 56 | 7 x 7 | 49 of 49 keys (100 %) |" in prose(at)
-    layers = at.dataframe[0].value
+    layers, _, sizes = (frame.value for frame in at.dataframe)
     assert (layers["queries"][0], layers["keys"][0]) == ("56 x 56", "7 x 7")
+    body = sizes["counted, with head"] - sizes["of which head"]
+    assert body[0] == pytest.approx(85.8e6, rel=1e-3)
+
+
+def test_the_keys_of_a_layer_lie_where_its_grid_lies() -> None:
+    """Each stage of PVT pads its picture anew."""
+    acts = results.capture(zoo._narrow("PVT"), pictures.sample("dog"))
+    crops = [acts.crop_of(layer) for layer in (0, acts.depth - 1)]
+    assert crops[0] != crops[1]
+    for layer, (left, top, *_) in zip((1, acts.depth), crops, strict=True):
+        at = opened("zoo", family="PVT", picture="dog", zoo_layer=str(layer))
+        (veil,) = [one for one in figures(at)[KEYS]["data"] if "x0" in one]
+        corner = (veil["x0"] - veil["dx"] / 2, veil["y0"] - veil["dy"] / 2)
+        assert corner == pytest.approx((left, top))
 
 
 def test_another_family_begins_at_its_first_layer() -> None:
