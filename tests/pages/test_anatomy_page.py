@@ -19,6 +19,7 @@ from pages.driver import (
     components,
     open_data,
     opened,
+    prose,
     provenance,
     token_map,
 )
@@ -29,6 +30,7 @@ from vitviz.common import SMALL_MODEL
 from vitviz.text import anatomy as text
 from vitviz.text import encoder_layer
 from vitviz.web import anatomy
+from vitviz.web.anatomy_map import token_name
 
 STEPS = [
     *("picture", "patches", "flatten", "project", "prefix", "positions", "encoder", "output"),
@@ -237,6 +239,21 @@ def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
     assert_allclose(row["score"], scores, rtol=1e-4)
     assert_allclose(row["share, %"], 100 * acts.attention(1)[2, 9], rtol=1e-4)
     assert row["key"][4] == "row 1 column 4"
+
+
+@pytest.mark.parametrize(
+    ("kind", "link", "query"),
+    [("plain", {"query": "2.3"}, 1 + 6 + 2), ("no class token", {}, 2 * 6 + 3)],
+)
+def test_without_a_key_the_one_that_gets_most_is_worked_out(
+    kind: str, link: dict[str, str], query: int, serve: Callable[[str], Model]
+) -> None:
+    acts = of_sample(serve(kind))
+    prefix, described = acts.num_prefix_tokens, acts.layers[1]
+    key = prefix + int(acts.attention(1)[2, query, prefix:].argmax())
+    at = open_data(opened("anatomy", layer="2", head="3", **link), "anatomy")
+    asked, seen = (token_name(described, token) for token in (query, key))
+    assert f"layer 2, head 3: q of {asked}, k of {seen} and their product" in prose(at)
 
 
 def test_the_number_of_patches_chooses_between_two_shipped_models() -> None:
