@@ -58,6 +58,9 @@ def test_every_page_shows_a_whole_picture(page: str) -> None:
 def test_a_size_says_what_it_costs() -> None:
     at = opened("attention")
     assert costs(at) == "16 × 16 patches, 257 tokens."
+    own, whole, *others = at.selectbox(key="size").options
+    assert (own, whole[:17]) == ("64 × 64, the model's own", "The whole picture")
+    assert others == ["32 × 32", "96 × 96"]  # twice the side has 1025 tokens, one too many
     typed(at, "size", "32x48")
     assert_works(at)
     assert costs(at) == (

@@ -111,7 +111,13 @@ def test_a_change_of_page_keeps_every_setting() -> None:
     at.selectbox(key="picture").set_value("moose")
     at.segmented_control(key="weights").set_value("random")
     at.slider(key="layer").set_value(2).run()
-    commit(at, head=2, query=42, direction="column", view="spotlight", scale="log", leaveOut=True)
+    chosen = dict(head=2, query=42, direction="column", view="spotlight", scale="log")
+    commit(at, **chosen, leaveOut=True)
+    state = token_map(at)["state"]
+    assert state == {**state, **chosen, "leaveOut": True, "smooth": False}
+    commit(at, leaveOut=False, smooth=True)
+    state = token_map(at)["state"]
+    assert state == {**state, **chosen, "leaveOut": False, "smooth": True}
     before, state_before = provenance(at), token_map(at)["state"]
     assert "random weights, input 64 × 64 px · layer 2 of 6 · head 3 · logarithmic" in before
     at_page(at, "rollout").run()
