@@ -55,6 +55,7 @@ def test_labels_have_a_probability_each(monkeypatch: pytest.MonkeyPatch) -> None
     assert "several may apply to a picture, or none" in prose(at)
     assert "can only answer with one of these names" not in prose(at).split("Often said")[0]
     assert list(at.table[0].value.columns) == ["label", "logit y", "1 / (1 + exp(-y))"]
+    assert list(open_data(at, "classify").dataframe[0].value["label"]) == list(NAMES)
     assert any(r"p_k = \sigma(w_k \cdot y + b_k)" in formula.value for formula in at.latex)
 
 

@@ -214,6 +214,17 @@ def test_files_of_recorded_numbers_hold_their_tables(
                         assert one == str(value) == str(two)
 
 
+def test_the_files_of_a_comparison_name_both_pictures(
+    serve: Callable[[str], Model], files: list[str]
+) -> None:
+    serve("plain")
+    tables(opened_with_data("compare", compare="pictures", picture="dog", other_picture="cat"))
+    for text in files:
+        made = json.loads(text.splitlines()[2].removeprefix("# made with "))
+        names = [side["picture"]["name"] for side in made["compared"]]
+        assert names == ["sample: dog", "sample: cat"]
+
+
 # --- the numbers --------------------------------------------------------------------------------
 
 

@@ -378,7 +378,10 @@ def test_the_samples_give_a_mean_and_a_spread(
     )
     words = f" · all {len(each)} sample pictures"
     assert provenance(at).endswith(words)
-    assert files[-1].splitlines()[0].endswith(words)
+    line, _, made, *_ = files[-1].splitlines()
+    assert line.endswith(words)
+    of = json.loads(made.removeprefix("# made with "))["picture"]
+    assert of == {"name": words.removeprefix(" · "), "sha256": None, "of": None}
     assert "standard deviation (n - 1), px" in files[-1]
 
 

@@ -61,6 +61,7 @@ def test_the_maps_are_of_the_most_probable_class_then_of_the_chosen_one(
     labels = [attribution.METHODS[name].label for name in names]
     at = opened_with_data("explain", maps=" ".join(names))
     assert_works(at)
+    assert at.selectbox(key="class").options[0] == f"most probable: output {top}"
     image = pictures.sample(pictures.DEFAULT).image
     for index in (top, (top + 1) % 5):
         at.selectbox(key="class").set_value(index).run()
