@@ -209,6 +209,9 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
     assert lines[0] == pytest.approx(4 * window)
     assert lines[-1] == pytest.approx(32 * window)
     assert lines[1] < lines[0]  # a shifted window at the border is cut
+    by_layer = table.groupby("layer")["equal sharing, px"]
+    np.testing.assert_allclose(by_layer.min(), lines, rtol=1e-5)
+    np.testing.assert_allclose(by_layer.max(), lines, rtol=1e-5)
     click(at, "distance_dots", 24 * 4 + 7)
     assert (address(at)["layer"], address(at)["head"]) == ("5", "8")
 

@@ -6,6 +6,7 @@ Nothing here depends on how good the shipped model is, and no test reaches the n
 import html
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,9 @@ def test_a_change_of_page_keeps_every_setting() -> None:
     at.selectbox(key="picture").set_value("moose")
     at.segmented_control(key="weights").set_value("random")
     at.slider(key="layer").set_value(2).run()
-    chosen = dict(head=2, query=42, direction="column", view="spotlight", scale="log")
+    chosen: dict[str, Any] = dict(
+        head=2, query=42, direction="column", view="spotlight", scale="log"
+    )
     commit(at, **chosen, leaveOut=True)
     state = token_map(at)["state"]
     assert state == {**state, **chosen, "leaveOut": True, "smooth": False}

@@ -155,8 +155,10 @@ def test_the_row_and_the_column_of_the_matrix_are_those_of_the_place() -> None:
 def strip(at: AppTest) -> dict[str, tuple[str, bool]]:
     """The picture of each family's first layer, and whether it is the chosen one, by its words."""
     (body,) = [one.proto.body for one in at.get("html") if 'class="strip"' in one.proto.body]
-    found = re.findall(r'<figure( class="chosen")?><img src="(.*?)" alt="(.*?)">', body)
-    return {words: (source, bool(chosen)) for chosen, source, words in found}
+    pattern = r'<figure( class="chosen")?><img src="(.*?)" alt="(.*?)"><figcaption>.*?</b> (.*?)<'
+    found = re.findall(pattern, body)
+    assert all(words.endswith(f" {below} keys.") for *_, words, below in found)
+    return {words: (source, bool(chosen)) for chosen, source, words, _ in found}
 
 
 def test_the_first_layers_of_all_families_follow_the_place_and_the_photo() -> None:
