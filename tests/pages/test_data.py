@@ -322,7 +322,9 @@ def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]
 def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
     model = serve("plain")
     link = dict(filters="raw filters", order="as in the model", filter="3")
-    tiles, response = tables(opened_with_data("filters", **link))
+    at = opened_with_data("filters", **link)
+    tiles, response = tables(at)
+    assert "Response of each patch to filter 3, before the bias is added." in prose(at)
     kernel = model.patch_kernel
     assert kernel is not None
     norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
@@ -331,6 +333,9 @@ def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
     x = model.preprocess(pictures.sample(pictures.DEFAULT).image).numpy()
     wanted = inspection.filter_response(x, kernel[2])
     np.testing.assert_allclose(response["inner product x E"], wanted.ravel(), rtol=1e-4)
+    components, _ = tables(opened_with_data("filters"))
+    _, explained = inspection.filter_components(kernel, n_components=len(components))
+    np.testing.assert_allclose(components["variance, %"], 100 * explained, rtol=1e-4)
 
 
 def test_classes_before_and_after(serve: Callable[[str], Model], files: list[str]) -> None:

@@ -154,6 +154,9 @@ def test_raw_filters_come_by_norm_or_in_their_own_order_and_a_link_holds_them(
     assert "192 raw filters" in alts(at)[MOSAIC]
     assert titles(at)[1] == f"Response of each patch to filter {norms.argmax() + 1}"
     assert f"192 filters, norms from {norms.max():.2f} to {norms.min():.2f}" in prose(at)
+    names = figures(at)[MOSAIC]["data"][1]["text"]
+    for name, number in zip((names[0], names[-1]), (norms.argmax(), norms.argmin()), strict=True):
+        assert name == f"Filter {number + 1}, norm {norms[number]:.2f}"
     at.number_input(key="filter").set_value(192).run()
     assert titles(at)[1] == f"Response of each patch to filter {norms.argmin() + 1}"
     by_norm = numbers(at, MOSAIC)
