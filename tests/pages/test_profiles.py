@@ -349,6 +349,7 @@ def test_components_of_all_samples_are_those_of_their_stacked_tokens(
     assert (
         f"all {len(stacked)} sample pictures together: equal colours mean equal components" in said
     )
+    assert f"of the patches of all {len(stacked)} sample pictures together, and its norm" in said
     reach = 2 * pca.transform(np.concatenate(stacked)).std(axis=0)[:3]
     expected = 255 * np.clip((points[:, :3] + reach) / (2 * reach), 0, 1)
     (image,) = [one for one in json.loads(specs(at)[COLOURS])["data"] if one["type"] == "image"]

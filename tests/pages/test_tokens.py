@@ -28,6 +28,7 @@ from pages.driver import (
 )
 from vitviz import Activations, Model, capture, inspection
 from vitviz.app.shared import pictures
+from vitviz.text import findings
 
 COLOURS, FILM, SCATTER, NORMS = 0, 1, 2, 3
 
@@ -362,7 +363,12 @@ def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    table = second_layer().dataframe[0].value
+    at = second_layer()
+    table = at.dataframe[0].value
+    alike = [inspection.token_similarity(after(acts, layer))[1:, 1:] for layer in (1, 2, 3)]
+    means = [float(each[~np.eye(24, dtype=bool)].mean()) for each in alike]
+    assert findings.tokens(means, 2) in prose(at)
+    assert "on the principal components of the patches that are kept, and its norm" in prose(at)
     cosines = inspection.token_similarity(after(acts, 2))[1 + 6 + 2, 1:]
     np.testing.assert_allclose(table["cosine with the query"], cosines, atol=1e-5)
     components, _ = inspection.token_components(after(acts, 2), grid=acts.grid)
@@ -372,6 +378,13 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
     assert list(table["row"]) == [1] * 6 + [2] * 6 + [3] * 6 + [4] * 6
     assert list(table["column"]) == [1, 2, 3, 4, 5, 6] * 4
     assert table["kept"].all()
+
+
+def test_the_mean_of_the_patches_is_a_query_too(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("registers alone"))  # 2 registers
+    table = opened_with_data("tokens", query="mean", layer="2").dataframe[0].value
+    cosines = inspection.token_similarity(after(acts, 2))[2:, 2:].mean(axis=0)
+    np.testing.assert_allclose(table["cosine with the query"], cosines, atol=1e-5)
 
 
 # --- the smallest -------------------------------------------------------------------------------
