@@ -350,11 +350,15 @@ def test_components_of_all_samples_are_those_of_their_stacked_tokens(
         f"all {len(stacked)} sample pictures together: equal colours mean equal components" in said
     )
     assert f"of the patches of all {len(stacked)} sample pictures together, and its norm" in said
-    reach = 2 * pca.transform(np.concatenate(stacked)).std(axis=0)[:3]
-    expected = 255 * np.clip((points[:, :3] + reach) / (2 * reach), 0, 1)
-    (image,) = [one for one in json.loads(specs(at)[COLOURS])["data"] if one["type"] == "image"]
-    colours = numbers(image["z"]).reshape(24, 4)[:, :3]
-    assert_allclose(colours, expected, atol=1)
+    spread = pca.transform(np.concatenate(stacked)).std(axis=0)
+    for first in (0, 1):
+        chosen = slice(first, first + 3)
+        at = opened("tokens", layer="2", basis="samples", components=f"{first + 1}-{first + 3}")
+        reach = 2 * spread[chosen]
+        expected = 255 * np.clip((points[:, chosen] + reach) / (2 * reach), 0, 1)
+        (image,) = [one for one in json.loads(specs(at)[COLOURS])["data"] if one["type"] == "image"]
+        colours = numbers(image["z"]).reshape(24, 4)[:, :3]
+        assert_allclose(colours, expected, atol=1)
 
 
 @pytest.mark.usefixtures("few_samples")
