@@ -368,6 +368,8 @@ def test_a_token_has_one_colour_in_every_picture(serve: Callable[[str], Model]) 
     cat = opened("tokens", picture="cat", basis="samples")
     explained = [prose(one).split("Red is ")[1].split("Fitted")[0] for one in (at, cat)]
     assert explained[0] == explained[1]  # one basis
+    count = len(pictures.samples())
+    assert f"fitted on the patches of all {count} sample pictures together, so" in prose(at)
     assert "Fitted on this picture alone" in prose(opened("tokens"))
     assert address(at) == {"basis": "samples"}
     assert [text["text"].split(" · ")[0] for text in layout(at, FILM)["annotations"]] == [

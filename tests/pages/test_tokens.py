@@ -19,6 +19,8 @@ from pages.driver import (
     charts,
     click,
     commit,
+    figures,
+    numbers,
     opened,
     opened_with_data,
     opened_with_norms,
@@ -28,6 +30,7 @@ from pages.driver import (
 )
 from vitviz import Activations, Model, capture, inspection
 from vitviz.app.shared import pictures
+from vitviz.common.language import as_percent
 from vitviz.text import findings
 
 COLOURS, FILM, SCATTER, NORMS = 0, 1, 2, 3
@@ -164,7 +167,10 @@ def test_three_components_are_red_green_and_blue(serve: Callable[[str], Model]) 
 
 
 def test_other_components_can_be_chosen(serve: Callable[[str], Model]) -> None:
-    serve("plain")
+    acts = seen(serve("plain"))
+    points, explained = inspection.token_scatter(
+        after(acts, 3), grid=acts.grid, num_prefix_tokens=1, n_components=5
+    )
     at = opened("tokens")
     first = alt(at, SCATTER)
     assert at.selectbox(key="components").options == [
@@ -175,8 +181,11 @@ def test_other_components_can_be_chosen(serve: Callable[[str], Model]) -> None:
     assert address(at).items() >= {"components": "3-5"}.items()
     assert "component 3 as red" in alt(at, COLOURS)
     assert "component 5 as blue" in alt(at, COLOURS)
-    assert layout(at, SCATTER)["xaxis"]["title"]["text"].startswith("component 3 (")
-    assert layout(at, SCATTER)["yaxis"]["title"]["text"].startswith("component 4 (")
+    patches = figures(at)[SCATTER]["data"][0]
+    for axis, number in (("x", 3), ("y", 4)):
+        title = f"component {number} ({as_percent(explained[number - 1])} of the variance)"
+        assert layout(at, SCATTER)[f"{axis}axis"]["title"]["text"] == title
+        np.testing.assert_allclose(numbers(patches[axis]), points[1:, number - 1], atol=1e-4)
     assert alt(at, SCATTER) != first
     assert "components 3 and 4" in at.subheader[1].value
 
@@ -284,12 +293,13 @@ def test_of_many_layers_16_are_shown_and_it_is_said(serve: Callable[..., Model])
     at = opened("tokens")
     assert_works(at)
     labels = [label["text"] for label in layout(at, FILM)["annotations"]]
-    numbers = [int(text.removeprefix("<b>").split()[1]) for text in labels]
-    assert len(numbers) == 16
-    assert (numbers[0], numbers[-1]) == (1, 20)
-    assert {b - a for a, b in pairwise(numbers)} == {1, 2}
+    layers = [int(text.removeprefix("<b>").split()[1]) for text in labels]
+    assert len(layers) == 16
+    assert (layers[0], layers[-1]) == (1, 20)
+    assert {b - a for a, b in pairwise(layers)} == {1, 2}
     assert "16 of 20 layers, evenly spaced." in prose(at)
-    missing = min({*range(1, 21)} - {*numbers})
+    assert labels[-1].startswith("<b>layer 20 ")  # the one on screen
+    missing = min({*range(1, 21)} - {*layers})
     at.slider(key="layer").set_value(missing).run()
     assert_works(at)
     assert "shapes" not in layout(at, FILM)  # the layer on screen has no tile to frame
