@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -258,6 +259,24 @@ def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[
         f"{colour} {value:+.3f}"
         for colour, value in zip(("red", "green", "blue"), corner, strict=True)
     )
+
+
+def test_filters_that_read_blue_first_are_drawn_in_the_colours_of_the_picture(
+    serve: Callable[..., Model],
+) -> None:
+    model = serve("plain")
+    model.preprocess = replace(model.preprocess, channel_order="BGR")
+    at = opened("filters", filters="raw filters", order="as in the model", filter="2")
+    assert model.patch_kernel is not None
+    kernel, x = model.patch_kernel[1], model.preprocess(pictures.sample(pictures.DEFAULT).image)
+    own = torch.nn.functional.conv2d(x[None], torch.tensor(kernel)[None], stride=4)[0, 0].numpy()
+    np.testing.assert_allclose(numbers(at, RESPONSE), own, atol=1e-5)
+    row, col = np.unravel_index(np.abs(own).argmax(), own.shape)
+    patch, tile, *_ = figures(at)[PRODUCT]["data"]
+    for drawn, blue_first in ((patch, x.numpy()[:, 4 * row, 4 * col]), (tile, kernel[:, 0, 0])):
+        parts = [float(part) for part in re.findall(r"[+-]\d+\.\d+", drawn["text"][0][0])]
+        assert re.findall("red|green|blue", drawn["text"][0][0]) == ["red", "green", "blue"]
+        assert parts == pytest.approx(blue_first[::-1].tolist(), abs=1e-3)
 
 
 def test_a_click_on_the_response_selects_its_patch() -> None:

@@ -114,6 +114,10 @@ class Preprocessing:
         pixels = levels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
         return Image.fromarray(pixels)
 
+    def red_first(self, channels: np.ndarray, axis: int) -> np.ndarray:
+        """Return the channels of inputs or filters in the order in which they are drawn."""
+        return np.flip(channels, axis) if self.channel_order == "BGR" else channels
+
     def with_channels(self, count: int) -> "Preprocessing":
         """Adapt mean and std to another number of channels, by averaging as timm does."""
         if count == len(self.mean):

@@ -68,14 +68,17 @@ def page(view: View) -> Data | None:
     if kernel is None or kernel.shape[1] != 3:
         st.info(
             tr_md(
-                "{name} cuts its patches from the feature map of a CNN, so its filters are "
-                "not pictures: choose a plain ViT, such as {shipped}.",
+                "{name} cuts its patches from the feature map of a CNN, or from inputs without "
+                "three colours, so its filters are not pictures in colour. Choose a plain ViT, "
+                "such as {shipped}.",
                 name=view.model.name,
                 shipped=models.shipped_name(),
             )
         )
         return None
     initial = models.initial_kernel(view.model)
+    kernel = view.model.preprocess.red_first(kernel, 1)
+    initial = None if initial is None else view.model.preprocess.red_first(initial, 1)
     options = (COMPONENTS, RAW) if initial is None else (COMPONENTS, RAW, CHANGED)
     what = _switch("bar", tr("Show"), "filters", options)
     order = _switch("settings", tr("Order"), "order", ORDERS) if what == RAW else NORM
@@ -102,9 +105,7 @@ def page(view: View) -> Data | None:
         draw_finding(findings.filters(tiles.explained, start, total), of=tr("In this model"))
     response = None
     if kernel.shape[2:] == view.model.layers[0].patch_side:
-        response = inspection.filter_response(
-            results.model_input(view).numpy(), tiles.kernel[chosen]
-        )
+        response = inspection.filter_response(_input(view), tiles.kernel[chosen])
     here, answer, product = places().stage.columns(3)
     with here:
         trained = tr("Trained") if view.model.trained else tr("Random weights")
@@ -262,6 +263,10 @@ def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: s
     )
 
 
+def _input(view: View) -> np.ndarray:
+    return view.model.preprocess.red_first(results.model_input(view).numpy(), 0)
+
+
 def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str) -> None:
     """Draw the patch, the filter, and their product, whose sum is the response."""
     st.subheader(
@@ -269,7 +274,7 @@ def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str)
     )
     _, high, wide = kernel.shape
     row, col = patch[0] * high, patch[1] * wide
-    pixels = results.model_input(view).numpy()[:, row : row + high, col : col + wide]
+    pixels = _input(view)[:, row : row + high, col : col + wide]
     show(plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product")
     parts = pixels.astype(np.float64) * kernel
     st.markdown(

@@ -222,6 +222,7 @@ def _weights_section(body: _Body, model: "Model", *, several: bool) -> str:
     kernel, table = model.patch_kernel, model.position_embedding
     if kernel is not None:
         count = min(28, len(kernel), kernel[0].size)
+        kernel = model.preprocess.red_first(kernel, 1)
         components = inspection.filter_components(kernel, n_components=count)
         parts.append(body.figure(plots.filter_components(*components), "filters", line))
     grid = model.layers[0].query_grid
