@@ -234,7 +234,7 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
         np.array([[0.2, -0.1, 0.5], [0.0, np.nan, 0.9]]), ["1", "2", "all"], axis="head"
     ),
     "judged_maps": lambda: plots.judged_maps(
-        {"one": (0.2, 0.1, 0.3), "other": (0.4, 0.35, 0.45), "random": (0.42, 0.4, 0.44)},
+        {"one": (0.2, 0.1, 0.35), "other": (0.4, 0.35, 0.45), "random": (0.42, 0.4, 0.44)},
         measure="deletion",
         unit="area",
         better=["one"],
@@ -375,6 +375,7 @@ def test_guesses_are_counted_on_the_patches_that_were_guessed() -> None:
     drawn = np.array(figure.data[0].z, float)
     np.testing.assert_array_equal(np.nan_to_num(drawn), counts)
     assert np.isnan(drawn).sum() == counts.size - 2  # the picture is seen where nobody guessed
+    assert (figure.data[0].zmin, figure.data[0].zmax) == (0, 3)
     assert len(figure.layout.images) == 1
     row, col = PEAK
     assert f"most at row {row + 1}, column {col + 1}, 3 of 4." in alt(figure)
@@ -784,6 +785,25 @@ def test_a_large_tile_says_its_weights() -> None:
     )
 
 
+def test_a_product_is_that_of_the_patch_on_the_left_and_the_filter_on_the_right() -> None:
+    patch, weights = np.arange(12.0).reshape(3, 2, 2) / 12, np.ones((3, 2, 2))
+    weights[0] = -2
+    figure = plots.filter_product(patch, weights, names=("patch", "filter 7"))
+    left, right, product, labels, numbers = figure.data
+    for tile, at, values in ((left, 0.25, patch), (right, 1.55, weights)):
+        assert tile.x0 == pytest.approx(at)
+        assert tile.text[0][1] == "row 1, column 2: " + ", ".join(
+            f"{colour} {value:+.3f}"
+            for colour, value in zip(("red", "green", "blue"), values[:, 0, 1], strict=True)
+        )
+    total = (patch * weights).sum(axis=0)
+    np.testing.assert_allclose(product.z, total)
+    assert [*numbers.text] == [f"{one:+.2f}" for one in total.flat]
+    places = dict(zip(labels.text, labels.x, strict=True))
+    assert places["patch"] < places["×"] < places["filter 7"]
+    assert f"adds up to {total.sum():+.2f}" in labels.text[-1]
+
+
 def test_a_response_is_centred_at_0_and_prints_its_extremes() -> None:
     values = np.full(GRID, 0.1, np.float32)
     values[PEAK], values[0, 7] = 2.0, -0.9
@@ -886,6 +906,28 @@ def test_the_chosen_positions_tile_has_a_frame_where_it_is_drawn(
         left, top, right, bottom = frames[0]
         assert left < 3 * 16 - 0.5 < 3 * 16 + 13.5 < right  # around the tile, not on it
         assert top < 2 * 16 - 0.5 < 2 * 16 + 13.5 < bottom
+
+
+def test_colours_of_positions_begin_at_the_lowest_cosine_that_is_given() -> None:
+    cosine = (1 + similarity(4, 6)) / 2
+    sprite = plots.position_similarity(cosine, low=0.2).data[0].source
+    colours = np.asarray(Image.open(io.BytesIO(base64.b64decode(sprite.split(",")[1]))))
+    table = np.frombuffer(bytes.fromhex(colour_table(False)), np.uint8).reshape(256, 3).astype(int)
+    wanted = table[np.rint(255 * (cosine[0, 0] - 0.2) / 0.8).astype(int).clip(0, 255)]
+    np.testing.assert_array_equal(colours[:4, :6, :3], wanted)
+
+
+def test_units_of_a_mixing_layer_lie_in_reading_order_above_their_names() -> None:
+    maps = np.random.default_rng(0).normal(size=(3, 2, 4))
+    figure = plots.token_mixing(maps, names=["a", "b", "c"], columns=2)
+    canvas, names = np.asarray(figure.data[0].z), figure.data[1]
+    for unit, (top, left) in enumerate([(0, 0), (0, 5), (3, 0)]):
+        np.testing.assert_array_equal(canvas[top : top + 2, left : left + 4], maps[unit])
+        assert (names.text[unit], names.x[unit], names.y[unit]) == (
+            "abc"[unit],
+            left + 1.5,
+            top + 1.5,
+        )
 
 
 def test_a_profile_has_a_line_for_each_direction_that_needs_no_colour() -> None:
@@ -991,6 +1033,13 @@ def test_each_patch_has_a_point_in_its_middle_and_a_removed_one_a_mark() -> None
         [350.0, 233.2, 375.0, 267.2], abs=0.1
     )
     assert "1 of 40 patches removed (blur)" in alt(figure)
+    effect = np.kron([[0.31, -0.02]], np.ones((2, 2)))
+    pixels = np.full((8, 16, 4), 255, np.uint8)
+    costs = plots.removed_patches(
+        pixels, crop=CROP, mask=effect > 1, removal="mean", effect=effect, block=2
+    )
+    assert [note.text for note in costs.layout.annotations] == ["<b>+31.0</b>", "<b>-2.0</b>"]
+    assert "costs from -2.0 percentage points at row 1, column 3 to +31.0" in alt(costs)
     assert "0 of 40 patches removed." in alt(removed(mask & False))
 
 
@@ -1026,6 +1075,7 @@ def test_classes_among_the_first_before_or_after_are_shown_with_both_places() ->
     np.testing.assert_allclose(figure.data[0].x, [40, 30, 10])
     np.testing.assert_allclose(figure.data[1].x, [10, 30, 40])
     assert figure.data[0].marker.pattern.shape != figure.data[1].marker.pattern.shape
+    assert [bars.name for bars in figure.data] == ["before", "after"]
     assert "a 40.0 % and then 10.0 %" in alt(figure)
 
 
@@ -1044,6 +1094,36 @@ def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
         assert len({line.marker.symbol for line in lines}) == len(lines)
 
 
+def test_the_lens_follows_the_classes_of_the_last_layer_from_the_embedding() -> None:
+    probabilities = np.array([[0.7, 0.1, 0.2], [0.3, 0.3, 0.4], [0.1, 0.6, 0.3]])
+    figure = plots.logit_lens(probabilities, ["cat", "dog", "cow"], k=2)
+    assert [line.name for line in figure.data] == ["dog", "cow"]
+    for line, index in zip(figure.data, (1, 2), strict=True):
+        assert list(line.x) == [0, 1, 2]
+        np.testing.assert_allclose(line.y, 100 * probabilities[:, index])
+    assert "dog from 10.0 % to 60.0 %, cow from 20.0 % to 30.0 %" in alt(figure)
+
+
+@pytest.mark.parametrize(("putting_back", "done"), [(True, "put back"), (False, "removed")])
+def test_a_removal_curve_says_what_is_done_and_where_it_is_at_half(
+    putting_back: bool, done: str
+) -> None:
+    values = np.array([0.9, 0.5, 0.1])
+    shares_ = np.array([0.0, 0.4, 1.0])
+    band = {"random": (np.array([0.8, 0.2, 0.1]), np.array([0.9, 0.6, 0.3]))}
+    curves = {"map": (shares_, values), "random": (shares_, values)}
+    figure = plots.removal_curves(curves, name="dog", putting_back=putting_back, ranges=band)
+    assert figure.layout.xaxis.title.text == f"patches {done}, %"
+    assert f"while patches are {done}, the most important first" in alt(figure)
+    assert "by map 43.3 % at half" in alt(figure)
+    filled, line, chance = figure.data
+    np.testing.assert_allclose(filled.x, [0, 40, 100, 100, 40, 0])
+    np.testing.assert_allclose(filled.y, [80, 20, 10, 30, 60, 90])
+    np.testing.assert_allclose(line.x, [0, 40, 100])
+    np.testing.assert_allclose(line.y, [90, 50, 10])
+    assert chance.line.color == filled.fillcolor != line.line.color
+
+
 def test_effects_of_parts_are_centred_at_0_and_marked_where_their_interval_leaves_it_out() -> None:
     mean = np.array([[0.2, -0.1], [0.1, -0.6]])
     interval = mean - np.array([[0.1, 0.3], [0.2, 0.1]]), mean + np.array([[0.1, 0.3], [0.2, 0.1]])
@@ -1059,7 +1139,7 @@ def test_judged_maps_show_intervals_and_chance() -> None:
     figure = EXAMPLES["judged_maps"]()
     one, other, chance = figure.data
     assert (one.x[0], one.error_x.array[0], one.error_x.arrayminus[0]) == pytest.approx(
-        (0.2, 0.1, 0.1)
+        (0.2, 0.15, 0.1)
     )
     assert [each.marker.symbol for each in (one, other, chance)] == [
         "circle",
@@ -1083,6 +1163,12 @@ def test_parts_of_a_logit_say_which_are_largest() -> None:
     assert "most by layer 2, head 1, -2.00. Most by an MLP: layer 1, +3.00." in words
     (heat,) = figure.data
     assert heat.zmax == 3
+    assert list(heat.y) == [1, 2, 3]
+    assert (
+        plots.parts_by_head(heads, name="dog")
+        .data[0]
+        .hovertemplate.startswith("layer %{y}, head %{x}: ")
+    )
     assert [list(row) for row in heat.customdata] == [["1", "2", "MLP"]] * 3
     np.testing.assert_array_equal(heat.z[:, 2], [3, -1, 0.5])
 
@@ -1095,6 +1181,8 @@ def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
     heats = [trace for trace in figure.data if trace.type == "heatmap"]
     assert {(heat.zmin, heat.zmax) for heat in heats} == {(0, 100)}
     assert [heat.showscale for heat in heats] == [True] + [False] * (count - 1)
+    bar = heats[0].colorbar
+    assert dict(zip(bar.tickvals, bar.ticktext, strict=True)) == {0: "lowest", 100: "highest"}
     for heat, (name, values) in zip(heats, maps.items(), strict=True):
         np.testing.assert_allclose(heat.z, 100 * ranks[name])
         assert heat.customdata[1][2][1] == f"{values[1, 2]:.3g}"
@@ -1110,12 +1198,12 @@ def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
 
 
 def test_a_patch_says_its_own_answer_beside_the_class_in_question() -> None:
-    figure = answer_map(np.array([[0.25, 0.75]]), WIDE, CROP)
+    figure = answer_map(np.array([[0.25, 0.65]]), WIDE, CROP)
     heat = figure.data[0]
     assert [list(row) for row in heat.customdata] == [
-        ["row 1, column 1: cat 75 %", "row 1, column 2: dog 75 %"]
+        ["row 1, column 1: cat 75 %", "row 1, column 2: dog 65 %"]
     ]
-    np.testing.assert_allclose(heat.z, [[25, 75]])
+    np.testing.assert_allclose(heat.z, [[25, 65]])
     assert "50 % of the patches answer dog" in figure.layout.meta["alt"]
 
 

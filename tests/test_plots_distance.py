@@ -95,6 +95,8 @@ def test_each_offset_has_its_cell_and_the_middle_is_the_query() -> None:
     rows = [trace.y0 + trace.dy * row for row in range(3)]
     assert columns == [-2, -1, 0, 1, 2]
     assert rows == [-1, 0, 1]
+    across, down = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
+    assert (across, down) == ("columns to the right", "rows down")
     assert figure.layout.yaxis.autorange == "reversed"  # down is down
     (box,) = figure.layout.shapes
     assert (box.x0, box.x1, box.y0, box.y1) == (-0.5, 0.5, -0.5, 0.5)
@@ -161,6 +163,7 @@ def test_what_is_usual_stands_behind_the_dots_and_in_sight() -> None:
     (bars,) = [one for one in figure.data if one.zorder == -1]
     np.testing.assert_array_equal(bars.y, mean.ravel())
     np.testing.assert_array_equal(bars.error_y.array, spread.ravel())
+    assert list(bars.text)[:3] == [" ± 1.0", " ± 2.0", " ± 80.0"]
     np.testing.assert_array_equal(bars.x, figure.data[0].x)  # the dots are still the first
     assert "7 pictures: %{y:.1f}%{text} px" in bars.hovertemplate
     assert figure.layout.yaxis.range[1] > 100
@@ -260,3 +263,17 @@ def test_a_cnn_sees_one_pixel_farther_in_each_layer() -> None:
     np.testing.assert_array_equal(line.x, [1, 2])
     np.testing.assert_array_equal(line.y, [1, 2])
     assert figure.layout.yaxis.range[0] == 0
+
+
+def test_layers_have_marks_of_two_kinds_above_them() -> None:
+    figure = dots(sinks={"no-op sink": [1], "broadcast": [0, 1]})
+    one, other = (each for each in figure.data if str(each.marker.symbol).endswith("-open"))
+    assert (one.marker.symbol, other.marker.symbol) == ("triangle-down-open", "star-open")
+    assert (list(one.customdata), list(other.customdata)) == ([2], [1, 2])
+    assert [round(x) for x in (*one.x, *other.x)] == [2, 1, 2]
+    assert "Marked above layers 2: no-op sink. Marked above layers 1, 2: broadcast." in alt(figure)
+
+
+def test_a_dot_says_its_share_on_the_prefix_in_per_cent() -> None:
+    (points, *_) = dots(prefix_mass=np.array([[0.25, 0.5], [0.0, 1.0]])).data
+    assert [float(each[1]) for each in points.customdata] == [25, 50, 0, 100]

@@ -16,6 +16,8 @@ ROWS = [
 
 def test_epochs_go_on_where_the_pictures_become_larger() -> None:
     assert running_epochs(ROWS) == pytest.approx([1, 2, 2.4, 2.8])
+    third = dict(image_size=96, epoch=0.5)
+    assert running_epochs([*ROWS, third])[-1] == pytest.approx(3.3)
     assert running_epochs([]) == []
 
 
@@ -68,6 +70,7 @@ def test_distance_stands_beside_what_it_was_before_training() -> None:
     now, before = np.array([[0.1, 0.3], [0.4, 0.5]]), np.full((2, 2), 0.52)
     figure = distance_by_layer(now, before, equal_sharing=0.5)
     untrained, trained = figure.data
+    assert (untrained.name, trained.name) == ("untrained", "now")
     assert untrained.y == pytest.approx([52] * 4)
     assert trained.y == pytest.approx([10, 30, 40, 50])
     assert trained.x == pytest.approx([0.7, 1.3, 1.7, 2.3])
