@@ -41,11 +41,11 @@ from pages.driver import (
     token_maps,
     upload,
 )
-from vitviz import Model, capture, inspection
+from vitviz import Model, ModelError, capture, inspection
 from vitviz.activations import edited_input
 from vitviz.app.pages import MODEL, PAGES
 from vitviz.app.shared import models, pictures, results
-from vitviz.app.shared.view import MapStyle, View
+from vitviz.app.shared.view import MapStyle, View, describe_reading
 from vitviz.plots.template import KEY, QUERY
 from vitviz.text import findings, page_text
 from vitviz.zoo import catalogue
@@ -634,17 +634,57 @@ def test_the_models_input_may_take_the_place_of_the_photo(page: str) -> None:
     assert drawn(at) == before
 
 
+def view_of(model: Model, picture: pictures.Picture, **choices: Any) -> View:
+    acts = results.capture(model, picture)
+    style = MapStyle("row", "heat", "map", leave_out=False, smooth=False, seen=True)
+    own = dict(layer=0, head=None, query=None, style=style) | choices
+    return View(**models.view_fields(model, picture, acts), **own)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reading"),
+    [
+        ("plain", "at CLS"),
+        ("no class token", "at the mean of the patches"),
+        ("registers", "at CLS"),
+        ("distilled", "at CLS (the head reads DIST too)"),
+    ],
+)
+def test_a_view_tells_its_query_from_the_prefix_and_what_the_head_reads(
+    kind: str, reading: str, serve: Callable[..., Model]
+) -> None:
+    model, picture = serve(kind), pictures.sample(pictures.DEFAULT)
+    prefix = len(model.layers[0].prefix)
+    rows, cols = model.layers[0].query_grid
+    for row, col in np.ndindex(rows, cols):
+        view = view_of(model, picture, query=prefix + row * cols + col)
+        assert view.query_patch == (row, col)
+    assert all(view_of(model, picture, query=one).query_patch is None for one in range(prefix))
+    assert describe_reading(view.acts) == reading
+    of_layers = [results.row_shares(view, "values", layer) for layer in range(2)]
+    assert not np.array_equal(of_layers[0], of_layers[1])
+    for layer, shares in enumerate(of_layers):
+        lengths = np.linalg.norm(view.acts.values(layer), axis=2)
+        counted = view.acts.attention(layer) * lengths[:, None]
+        np.testing.assert_allclose(shares, counted / counted.sum(axis=2, keepdims=True), atol=1e-6)
+
+
+def test_maps_that_are_too_large_to_send_are_refused_with_their_size() -> None:
+    most = results.MAX_MESSAGE_BYTES
+    results.check_message(most)
+    sizes = f"take {1.5 * most / 1e6:.0f} MB, and a page sends at most {most / 1e6:.0f} MB"
+    with pytest.raises(ModelError, match=sizes):
+        results.check_message(most * 3 // 2)
+
+
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "swin_tiny_patch4_window7_224"])
 def test_the_input_lies_where_its_patches_lie_in_the_photo(name: str) -> None:
     """Each pixel of the input, found in the middle of its place in the picture."""
     model = models.load(name, "trained" if name == "vitviz_tiny_cifar10" else "random")
     picture = pictures.sample(pictures.DEFAULT)
-    acts = results.capture(model, picture)
-    style = MapStyle("row", "heat", "map", leave_out=False, smooth=False, seen=True)
-    view = View(
-        **models.view_fields(model, picture, acts), layer=0, head=None, query=None, style=style
-    )
+    view = view_of(model, picture)
+    acts = view.acts
     shown = np.asarray(results.photo(view))
     pixels = edited_input(model, picture.image, [])[..., :3]
     left, top, right, bottom = (round(edge) for edge in acts.crop)
