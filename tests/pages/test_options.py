@@ -41,6 +41,22 @@ def test_a_local_file_is_in_the_menu_and_is_shown(
     assert "random weights" in provenance(at)
 
 
+def test_labels_answers_and_preprocessing_of_a_file_are_those_that_are_given(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = weights.with_name("labels.txt")
+    labels.write_text("ant\nbee\ncat\n")
+    given = [f"--labels={labels}", "--answers=labels", "--mean=0.1,0.2,0.3", "--std=0.5"]
+    say(monkeypatch, "--checkpoint", f"vit_tiny_patch16_224={weights}", *given)
+    model = models.load("vit_tiny_patch16_224 · mine.safetensors")
+    assert model.labels == ("ant", "bee", "cat")
+    assert model.answers == "labels"
+    assert (model.preprocess.mean, model.preprocess.std) == ((0.1, 0.2, 0.3), (0.5,) * 3)
+    other = models.load("vit_tiny_patch16_224", "random")  # not one of the files
+    assert (other.labels, other.answers) != (model.labels, model.answers)
+    assert other.preprocess.mean == (0.5,) * 3
+
+
 def test_two_local_files_are_compared_by_their_names(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
