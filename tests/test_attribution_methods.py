@@ -306,7 +306,7 @@ class Shifted(nn.Module):
 
 @every_method
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_gradient_that_is_lost_on_its_way_is_missed_where_it_is_needed(
+def test_each_method_names_the_part_that_loses_a_gradient_that_it_needs(
     method: str, layer: int
 ) -> None:
     module: Any = of_timm("vit_tiny_patch16_224")

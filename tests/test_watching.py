@@ -338,6 +338,12 @@ class Flipped(nn.Module):
         return x.flip(self.axes)
 
 
+def library_flip() -> nn.Module:
+    transforms: Any = pytest.importorskip("torchvision.transforms")
+    flip: nn.Module = transforms.RandomHorizontalFlip(p=1)
+    return flip
+
+
 class ClassTokenLast(timm.models.vision_transformer.VisionTransformer):
     """Moves its class token behind the patches, as a subclass may."""
 
@@ -387,6 +393,10 @@ class Pooled(Wrapper):
         (lambda: nn.Sequential(Flipped(-1), own_module()), "maps would be misplaced"),
         (lambda: nn.Sequential(Flipped(-2), own_module()), "maps would be misplaced"),
         (lambda: nn.Sequential(Flipped(-1, -2), own_module()), "maps would be misplaced"),
+        (  # of parts of libraries alone
+            lambda: nn.Sequential(library_flip(), own_module()),
+            "maps would be misplaced",
+        ),
         (class_token_last, "patch in row 0, column 5 into token 5"),
         (lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()), "cannot be run as a whole|grid of"),
         (

@@ -1,7 +1,7 @@
-"""In which order the blocks of a changed module attend among their tokens.
+"""`explain_order`: find the layers of a changed module that attend among reordered tokens.
 
 A block may reorder its tokens before it attends, and a module may do so between its blocks. The
-proof of a layer would not notice: the attention is right, and drawn at the wrong places.
+proof of a layer does not notice this: the attention is right, and would be drawn at wrong places.
 """
 
 import math
@@ -15,6 +15,7 @@ from ..common.language import Message
 from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import ModelError, Site
+from ..model.memory import require_memory
 from ..model.model import noise_input
 from .calls import Call
 from .forward import run_recorded
@@ -51,8 +52,10 @@ class _KeepInputs(AttentionRecorder):
         return self.stream[-1] if last else self.tokens_before(layer + 1)
 
     def has_own_tokens(self, layer: int) -> bool:
-        """Whether the block attends among what it is given: CaiT's last add CLS, and CoAtNet's
-        first of a stage reduce the grid."""
+        """Whether the block attends among the tokens that it is given.
+
+        CaiT's last blocks add CLS to them, and CoAtNet's first block of a stage reduces the grid.
+        """
         described = self.layers[layer]
         count = len(described.prefix) + math.prod(described.query_grid)
         return self.tokens_before(layer).shape[1] == count
@@ -61,7 +64,7 @@ class _KeepInputs(AttentionRecorder):
 class _ChangeToken(_KeepInputs):
     """Give each block its input of an earlier pass, with one token changed.
 
-    `inputs` are what it would have got instead.
+    `inputs` holds what each block would have got otherwise.
     """
 
     def __init__(self, model: Model, plain: _KeepInputs, tokens: list[int]) -> None:
@@ -80,17 +83,20 @@ class _ChangeToken(_KeepInputs):
 
 
 def explain_order(model: Model) -> dict[int, Message]:
-    """Explain by layer why its attention is not among its tokens in their order.
+    """Explain, for each layer that reorders its tokens before it attends, that it does.
 
-    Each block gets, in a pass on noise, what it got in an earlier pass with one token changed. Only
-    the query and the value of that token may change. What a block returns may be changed before
-    the next one gets it, but no token may take another's place.
+    Two passes on noise are compared. In the second one each block gets the same input again, with
+    one token changed. The query and the value that change most must be those of this token, and it
+    must come to the next block at the same place.
 
     Raises
     ------
     ModelError
-        When the model cannot run on noise, or a block returns its tokens in another order.
+        When the model cannot run on noise, the memory does not suffice for two captures and their
+        inputs, or a block returns its tokens in another order.
     """
+    what = Message("A check of the order of tokens in {model}", model=model.name)
+    require_memory(3 * model.capture_bytes, what, model.device)
     x = noise_input(model)
     plain = _KeepInputs(model)
     run_recorded(model, x, plain)
@@ -130,7 +136,7 @@ def _is_misplaced(site: Site, plain: Call, changed: Call, token: int) -> bool:
     """Whether the query or the value that changed most is that of another token."""
     layer, windows = site.layer, site.windows
     if plain.shape != changed.shape:
-        return False  # it keeps as many tokens as it likes, and captures refuse it
+        return False  # the number of tokens depends on the picture, which captures refuse
     queries, keys = [np.arange(plain.shape[axis])[None] for axis in (2, 3)]
     if windows is not None:
         queries, keys = windows.queries, windows.keys

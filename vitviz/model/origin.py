@@ -33,7 +33,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def _bytes(value: Any) -> Any:
-    """Return a tensor's bytes; of what else a quantised module keeps, those of its name."""
+    """Return the bytes of a tensor, or of a quantised module's setting written as text."""
     if not isinstance(value, Tensor):
         return repr(value).encode()
     values = value.dequantize() if value.is_quantized else value.detach()

@@ -115,7 +115,7 @@ class Preprocessing:
         return Image.fromarray(pixels)
 
     def red_first(self, channels: np.ndarray, axis: int) -> np.ndarray:
-        """Return the channels of inputs or filters in the order in which they are drawn."""
+        """Return inputs or filters with their channels as red, green, blue, along an axis."""
         return np.flip(channels, axis) if self.channel_order == "BGR" else channels
 
     def with_channels(self, count: int) -> "Preprocessing":

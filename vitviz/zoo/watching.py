@@ -13,7 +13,14 @@ from ..common.language import reason_of
 from ..model import Model, Preprocessing
 from ..model.answers import Answers, Labels
 from ..model.devices import TOLERANCE
-from ..model.families import FAMILIES, ModelError, family_of, is_changed, is_compiled
+from ..model.families import (
+    FAMILIES,
+    ModelError,
+    family_of,
+    is_changed,
+    is_compiled,
+    is_known_to_copy,
+)
 from ..model.model import ChangeTokens, noise_input
 from ..model.recording import Recorder
 from ..model.text import has_text_tower
@@ -131,7 +138,7 @@ def watch(
         )
         if path:
             _check_whole(model, own)
-        if is_changed(module):
+        if path or is_changed(module) or not is_known_to_copy(module, model.layers[-1].name):
             _check_places(model)
             model.misplaced = explain_order(model)
         if answers is not None:

@@ -264,6 +264,7 @@ def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: s
 
 
 def _input(view: View) -> np.ndarray:
+    """Return the model's input (3, H, W) with red first, as the tiles are drawn."""
     return view.model.preprocess.red_first(results.model_input(view).numpy(), 0)
 
 
