@@ -344,14 +344,20 @@ def test_a_grid_that_is_not_square(kind: str, serve: Callable[..., Model]) -> No
     assert numbers(at, RESPONSE).shape == (4, 6)
 
 
-def test_a_hybrid_has_no_filters_to_show(serve: Callable[..., Model]) -> None:
-    serve("stem")
+@pytest.mark.parametrize(
+    ("kind", "channels", "reason"),
+    [("stem", 3, "feature map of a CNN"), ("plain", 1, "red, green and blue, and those of")],
+)
+def test_filters_that_are_no_pictures_in_colour_are_not_drawn(
+    kind: str, channels: int, reason: str, serve: Callable[..., Model]
+) -> None:
+    serve(kind, in_channels=channels)
     at = opened("filters")
     assert not at.exception
     assert not charts(at)
     (message,) = at.info
     assert_clear_error(message.value)
-    assert "CNN" in message.value
+    assert reason in message.value
     assert SHIPPED in message.value
 
 

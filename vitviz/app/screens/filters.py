@@ -66,15 +66,21 @@ class Tiles:
 def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
-        st.info(
-            tr_md(
-                "{name} cuts its patches from the feature map of a CNN, or from inputs without "
-                "three colours, so its filters are not pictures in colour. Choose a plain ViT, "
-                "such as {shipped}.",
-                name=view.model.name,
-                shipped=models.shipped_name(),
+        told: dict[str, Any] = dict(name=view.model.name, shipped=models.shipped_name())
+        if kernel is None:
+            reason = tr_md(
+                "{name} cuts its patches from the feature map of a CNN, so its filters are not "
+                "pictures. Choose a plain ViT, such as {shipped}.",
+                **told,
             )
-        )
+        else:
+            reason = tr_md(
+                "This page draws filters of three channels, red, green and blue, and those of "
+                "{name} have {count}. Choose another model, such as {shipped}.",
+                count=kernel.shape[1],
+                **told,
+            )
+        st.info(reason)
         return None
     initial = models.initial_kernel(view.model)
     kernel = view.model.preprocess.red_first(kernel, 1)
