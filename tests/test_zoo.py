@@ -1,6 +1,7 @@
 """load_model: names, weights, seeds and sizes; timm is the oracle. No test reaches the network."""
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -90,6 +91,19 @@ def test_a_name_like_no_other_gets_no_suggestion(name: str) -> None:
     with pytest.raises(ModelError, match="There is no model named") as caught:
         load_model(name)
     assert_clear_error(caught.value)
+
+
+def test_a_torchvision_of_another_build_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm.py").write_text('raise RuntimeError("operator torchvision::nms is missing")')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm")
+    for use in (vitviz.load_model, vitviz.zoo.weights_of, vitviz.zoo.toy_model):
+        name = "MLP-Mixer" if use is vitviz.zoo.toy_model else "resnet18"
+        with pytest.raises(ModelError, match="torchvision::nms is missing") as refused:
+            use(name)
+        assert_clear_error(refused.value, torch.__version__)
 
 
 def test_timms_prefix_is_understood() -> None:

@@ -109,6 +109,26 @@ def _build_outline(architecture: str, /, **options: Any) -> nn.Module:
         return outline
 
 
+def import_timm() -> Any:
+    """Import timm, and with it torchvision, which must be built for this torch.
+
+    Raises
+    ------
+    ModelError
+        When the two cannot be imported: torchvision tells a wrong build by a missing operator.
+    """
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:
+        raise ModelError(
+            "timm cannot be imported: {error}. Install torch and torchvision anew, both from the "
+            "same index; here torch is {torch}.",
+            error=str(error).rstrip("."),
+            torch=torch.__version__,
+        ) from error
+    return timm
+
+
 def create(architecture: str, options: dict[str, Any]) -> Any:
     """Create a model of timm with random weights.
 
@@ -117,8 +137,7 @@ def create(architecture: str, options: dict[str, Any]) -> Any:
     ModelError
         When timm cannot create it with these options.
     """
-    import timm
-
+    timm = import_timm()
     try:
         return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
@@ -166,11 +185,11 @@ def embedding_widths(architecture: str | None) -> frozenset[int]:
     timm's configurations give the width of an embedding as the number of classes. No data set that
     timm knows has fewer classes than ImageNet's 1,000.
     """
+    if architecture is None:
+        return frozenset()
     from timm.data import infer_imagenet_subset
     from timm.models import get_arch_pretrained_cfgs
 
-    if architecture is None:
-        return frozenset()
     widths = {each.num_classes for each in get_arch_pretrained_cfgs(architecture).values()}
     return frozenset(
         width
@@ -192,8 +211,7 @@ def labels_of(module: nn.Module) -> tuple[str, ...] | None:
 
 def find_architecture(name: str) -> str:
     """Return timm's name of an architecture, with its tag if it has one."""
-    import timm
-
+    timm = import_timm()
     architecture = name.removeprefix("timm/")
     if timm.is_model(architecture):
         return architecture

@@ -142,9 +142,9 @@ def weights_of(name: str) -> Weights:
         if entry.name == name and entry.weights is not None:
             return entry.weights  # without the import of timm, which takes seconds
 
+    architecture = find_architecture(name)
     from timm.models import get_pretrained_cfg
 
-    architecture = find_architecture(name)
     config = get_pretrained_cfg(architecture)
     if config is None or not config.hf_hub_id:
         raise ModelError(

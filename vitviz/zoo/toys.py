@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..model import Model
-from .architectures import create, preprocessing_of
+from .architectures import create, import_timm, preprocessing_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,5 @@ def _build_toy(name: str, architecture: str, options: Mapping[str, Any], side: i
 
 def _create_module(architecture: str, options: dict[str, Any]) -> Any:
     if architecture.startswith("mixer"):  # timm's name would fix its width
-        from timm.models.mlp_mixer import MlpMixer
-
-        return MlpMixer(**options)
+        return import_timm().models.MlpMixer(**options)
     return create(architecture, options)
