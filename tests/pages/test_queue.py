@@ -189,6 +189,73 @@ def test_two_who_wait_for_each_other_go_on() -> None:
 # --- on the page --------------------------------------------------------------------------------
 
 
+@contextmanager
+def pages(count: int, draw: Callable[[], object]) -> Iterator[None]:
+    """Threads that draw a page each, in which they call `draw`."""
+
+    def page() -> None:
+        with queue.drawing():
+            draw()
+
+    threads = [threading.Thread(target=page) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_pages_are_drawn_a_few_at_a_time() -> None:
+    drawn_now: list[int] = []
+    most, go = [], threading.Event()
+
+    def draw() -> None:
+        drawn_now.append(1)
+        most.append(len(drawn_now))
+        go.wait(10)
+        drawn_now.pop()
+
+    with pages(6, draw):
+        until(lambda: len(drawn_now) == queue.DRAWN_AT_ONCE)
+        time.sleep(0.1)
+        go.set()
+    assert len(most) == 6
+    assert max(most) == queue.DRAWN_AT_ONCE
+
+
+def test_an_experiment_lets_other_pages_be_drawn() -> None:
+    line, go, begun = Queue(), threading.Event(), []
+
+    def experiment() -> None:
+        with queue.turn(queue=line, patient=True):
+            begun.append(1)
+            go.wait(10)
+
+    with pages(queue.DRAWN_AT_ONCE + 1, experiment):
+        until(lambda: line.length == queue.DRAWN_AT_ONCE + 1)
+        before = time.monotonic()
+        with queue.drawing():
+            assert time.monotonic() - before < 1
+        go.set()
+    assert len(begun) == queue.DRAWN_AT_ONCE + 1
+
+
+def test_a_page_is_drawn_in_the_end_beside_others_that_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue, "PATIENCE", 0.2)
+    go = threading.Event()
+    with pages(queue.DRAWN_AT_ONCE, lambda: go.wait(10)):
+        time.sleep(0.1)
+        for _ in range(2):
+            with queue.drawing():  # gives back no place that it did not have
+                pass
+        go.set()
+    with pages(queue.DRAWN_AT_ONCE, lambda: None):
+        pass
+
+
 def test_the_page_says_how_many_are_ahead(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:

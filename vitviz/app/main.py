@@ -16,7 +16,7 @@ from vitviz.app.options import OptionError
 from vitviz.app.pages import OPENING, PAGES, Page
 from vitviz.app.shared import limits, models, pictures, started
 from vitviz.app.shared.models import MIMETIC
-from vitviz.app.shared.queue import BusyError
+from vitviz.app.shared.queue import BusyError, drawing
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import classroom, lesson, prediction
 from vitviz.app.widgets import weights as weights_menu
@@ -96,18 +96,19 @@ def main() -> None:
     except OptionError as error:
         made.top.error(tr_md(error))
         st.stop()
-    with made.top:
-        view = _or_error(partial(draw_controls, page))
-    if view:
-        _shown = view.model, view.acts  # held while the page is drawn
-        answer.text(answer_words(view.acts, trained=view.model.trained))
-        views.append(view)
-        chosen.run()
-        data: Data | None = st.session_state.pop("shown_data")
-        if not (data and data.hidden):
-            with report:
-                report_button(view, data)
-        _next_button(page)
+    with drawing():
+        with made.top:
+            view = _or_error(partial(draw_controls, page))
+        if view:
+            _shown = view.model, view.acts  # held while the page is drawn
+            answer.text(answer_words(view.acts, trained=view.model.trained))
+            views.append(view)
+            chosen.run()
+            data: Data | None = st.session_state.pop("shown_data")
+            if not (data and data.hidden):
+                with report:
+                    report_button(view, data)
+            _next_button(page)
     for message in settings.take_messages():
         made.top.info(message)
     settings.write_address()

@@ -26,7 +26,7 @@ def tune_malloc() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return to the system what imports have freed, if the allocator is glibc's malloc."""
+    """Return to the system what imports or a page have freed, if glibc allocates."""
     with suppress(AttributeError, OSError, TypeError):  # another C library or system
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,4 +1,7 @@
-"""FIFO queues: forward passes, model loads and image decoding run one at a time."""
+"""FIFO queues: forward passes, model loads and image decoding run one at a time.
+
+Pages are drawn a few at a time, too, as each holds the captures and messages of its visitor.
+"""
 
 import threading
 import time
@@ -11,9 +14,12 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app.shared import limits
 from vitviz.app.shared.limits import Allowance
 from vitviz.common.language import tr
+from vitviz.common.malloc import return_freed_memory
 
 TICK = 0.5  # seconds between two calls while waiting
 MAX_WAITING = 100
+DRAWN_AT_ONCE = 2  # pages; Python runs one thread at a time, so that more are no faster
+PATIENCE = 10.0  # seconds after which a page is drawn beside all others
 
 
 class BusyError(RuntimeError):
@@ -173,10 +179,14 @@ def pass_queue() -> Queue:
     return Queue(seconds=limits.seconds())
 
 
+_places = threading.Semaphore(DRAWN_AT_ONCE)
+
+
 class _Held(threading.local):
-    """The turn of forward passes that this thread holds."""
+    """What this thread holds: the turn of forward passes, and one of the places to draw."""
 
     turn: Turn | None = None
+    place: bool = False
 
 
 _held = _Held()
@@ -188,12 +198,34 @@ def current_turn() -> Turn | None:
 
 
 @contextmanager
+def drawing() -> Iterator[None]:
+    """Draw a page while few others are drawn; then return to the system what it has freed.
+
+    Ten pages at once take 150 MB more than two, and longer. An experiment or a load on the page
+    gives up its place, so nobody waits for it, and nobody waits longer than `PATIENCE` for others.
+    """
+    _held.place = _places.acquire(timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        _give_up_place()
+        return_freed_memory()
+
+
+def _give_up_place() -> None:
+    if _held.place:
+        _held.place = False
+        _places.release()
+
+
+@contextmanager
 def turn(
     place: DeltaGenerator | None = None, queue: Queue | None = None, *, patient: bool = False
 ) -> Iterator[Turn]:
     """Wait for a turn, in the queue of forward passes by default, showing how many are ahead.
 
-    A thread that has its turn of a pass already goes on. Streamlit stops a stale run, or one whose
+    A thread that has its turn of a pass already goes on. One that waits for an experiment or a load
+    lets another page be drawn meanwhile. Streamlit stops a stale run, or one whose
     session has ended, when it next draws: such a run leaves the queue here.
 
     Raises
@@ -204,6 +236,8 @@ def turn(
     if queue is None and _held.turn is not None:
         yield _held.turn
         return
+    if patient or queue is not None:
+        _give_up_place()
     place = place or st.empty()
     line = pass_queue() if queue is None else queue
     with line.turn(
