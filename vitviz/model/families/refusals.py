@@ -12,90 +12,83 @@ from .description import class_name, known_class
 
 _LISTS = mark("takes pictures as lists of patches, and vitviz does not track their positions yet")
 _PADDED = mark("attends in padded windows, and vitviz cannot map them back to the picture yet")
-_TAKEN_APART = mark("was taken apart by features_only, which renames its stages")
-_CHANNELS = mark("attends between channels and not between tokens")
-_SHRINKS = mark(
-    "shrinks the grid inside its attention, and vitviz cannot map it back to the picture yet"
-)
-_REORDERS = mark(
-    "reorders its tokens by mask unit, and vitviz cannot map them back to the picture yet"
-)
-_POOLS_QUERIES = mark(
-    "pools its queries within windows, and vitviz cannot map them back to the picture yet"
-)
-_FOLDS = mark(
-    "folds pixel positions into the batch, and vitviz cannot map them back to the picture yet"
-)
-_CONTEXT = mark("weighs tokens by one context score, so no token has a map")
-_GLOBAL = mark("weighs tokens by one global query, so no token has a map")
-_CNN_BLOCKS = mark(
-    "attends in single blocks of a CNN, and vitviz does not track their positions yet"
-)
-_EVERY_SECOND = mark("attends between channels in every second block, where tokens have no map")
-_DIFFERENCES = mark("subtracts one attention from another, so its rows do not sum to 1")
-_WRAPPED_ENCODER = mark("wraps its encoder in a module that vitviz does not unwrap yet")
-_LANGUAGE_ENCODER = mark(
-    "is the encoder of a language model, and vitviz does not read its blocks yet"
-)
-_LINEAR = mark("uses linear attention, which never forms a matrix of tokens")
 
-#: Why a module cannot be read, by its class or the class of one of its parts.
+#: Why a module cannot be read, by a pattern of the whole class name of one of its parts; the first
+#: counts. Classes of transformers copy one another, so some patterns stand for many.
 _REASONS: Mapping[str, str] = {
-    "Siglip2VisionEmbeddings": _LISTS,
-    "AttentionDownsample": _SHRINKS,
-    "BottleneckAttn": _CNN_BLOCKS,
+    "Siglip2VisionEmbeddings|NaFlexVit": _LISTS,
+    "AttentionDownsample|LevitAttention": mark(
+        "shrinks the grid inside its attention, and vitviz cannot map it back to the picture yet"
+    ),
+    "BottleneckAttn|MobileAttention|MobileNetV5|MobileNetV5Encoder": mark(
+        "attends in single blocks of a CNN, and vitviz does not track their positions yet"
+    ),
     "CascadedGroupAttention": mark("feeds each head with the output of the head before it"),
-    "ChannelAttention": _EVERY_SECOND,
-    "ChannelAttentionV2": _EVERY_SECOND,
+    "ChannelAttention|ChannelAttentionV2": mark(
+        "attends between channels in every second block, where tokens have no map"
+    ),
     "ConvAttention": mark("attends over a map that convolutions have folded and unfolded"),
     "ConVit": mark("blends content and position attention with a gate, so it has two maps a head"),
     "CrossVit": mark("attends across two grids of patches of different size"),
     "CSATv2": mark("attends to frequencies and not to patches"),
-    "DiffAttention": _DIFFERENCES,
-    "DiffParallelScalingBlock": _DIFFERENCES,
-    "CrossCovarianceAttn": _CHANNELS,
-    "DeepseekVitClassifier": _WRAPPED_ENCODER,
-    "DeepseekVitEncoder": _LANGUAGE_ENCODER,
-    "EfficientAdditiveAttention": _GLOBAL,
+    "DiffAttention|DiffParallelScalingBlock": mark(
+        "subtracts one attention from another, so its rows do not sum to 1"
+    ),
+    "CrossCovarianceAttn|SelectiveKernelAttn|SplitAttn|XCA": mark(
+        "attends between channels and not between tokens"
+    ),
+    "DeepseekVitClassifier|Gemma4VitClassifier|Qwen3VitClassifier": mark(
+        "wraps its encoder in a module that vitviz does not unwrap yet"
+    ),
+    "DeepseekVitEncoder|Gemma4VitEncoder|Qwen3VitEncoder": mark(
+        "is the encoder of a language model, and vitviz does not read its blocks yet"
+    ),
+    "EfficientAdditiveAttention|SwiftFormerEfficientAdditiveAttention": mark(
+        "weighs tokens by one global query, so no token has a map"
+    ),
     "EfficientFormer": mark(
         "attends in its last blocks only, after a CNN that vitviz does not track yet"
     ),
     "EfficientFormerV2": mark("mixes its heads by convolution, before and after the softmax"),
-    "EfficientVit": _LINEAR,
-    "EfficientVitLarge": _LINEAR,
+    "EfficientVit|EfficientVitLarge": mark(
+        "uses linear attention, which never forms a matrix of tokens"
+    ),
     "FactorAttnConvRelPosEnc": mark("factorises its attention, so no matrix of tokens exists"),
-    "FeatureListNet": _TAKEN_APART,
-    "FeatureDictNet": _TAKEN_APART,
+    "FeatureListNet|FeatureDictNet": mark(
+        "was taken apart by features_only, which renames its stages"
+    ),
     "FastVit": mark(
         "attends in its last blocks at most, after a CNN that vitviz does not track yet"
     ),
-    "Gemma4VitClassifier": _WRAPPED_ENCODER,
-    "Gemma4VitEncoder": _LANGUAGE_ENCODER,
     "HaloAttn": mark(
-        "attends to overlapping blocks inside a CNN, and vitviz cannot map them "
-        "back to the picture yet"
+        "attends to overlapping blocks inside a CNN, and vitviz cannot map them back to the "
+        "picture yet"
     ),
-    "Hiera": _REORDERS,
-    "HieraDet": _POOLS_QUERIES,
+    "Hiera|HieraMaskUnitAttention": mark(
+        "reorders its tokens by mask unit, and vitviz cannot map them back to the picture yet"
+    ),
+    "HieraDet|Sam2MultiScaleAttention": mark(
+        "pools its queries within windows, and vitviz cannot map them back to the picture yet"
+    ),
     "IFormer": mark(
         "attends with one head in single blocks of a CNN, which vitviz does not track yet"
     ),
     "LambdaLayer": mark("turns its context into linear functions, so no matrix of tokens exists"),
-    "LinearSelfAttention": _CONTEXT,
+    "LinearSelfAttention|MobileViTV2LinearSelfAttention": mark(
+        "weighs tokens by one context score, so no token has a map"
+    ),
     "LowFormer": mark(
-        "attends in a map that convolutions have shrunk, and vitviz cannot map "
-        "it back to the picture yet"
+        "attends in a map that convolutions have shrunk, and vitviz cannot map it back to the "
+        "picture yet"
     ),
     "MetaFormer": mark("attends in its last stages at most, and vitviz does not read them yet"),
-    "MobileAttention": _CNN_BLOCKS,
-    "MobileNetV5": _CNN_BLOCKS,
-    "MobileNetV5Encoder": _CNN_BLOCKS,
-    "MobileVitBlock": _FOLDS,
-    "MultiScaleAttention": mark(
-        "pools queries and keys by a convolution with a residual, and vitviz cannot map them "
-        "back yet"
+    "MobileVitBlock|MobileViTSelfAttention": mark(
+        "folds pixel positions into the batch, and vitviz cannot map them back to the picture yet"
     ),
-    "NaFlexVit": _LISTS,
+    "MultiScaleAttention": mark(
+        "pools queries and keys by a convolution with a residual, and vitviz cannot map them back"
+        " yet"
+    ),
     "Nest": mark("nests its tokens in blocks, and vitviz cannot map them back to the picture yet"),
     "OutlookAttention": mark(
         "computes its weights from single tokens and never compares two tokens"
@@ -107,31 +100,23 @@ _REASONS: Mapping[str, str] = {
     "PoolingVisionTransformer": mark(
         "pools its tokens between stages, which vitviz does not track yet"
     ),
-    "Qwen3VitClassifier": _WRAPPED_ENCODER,
-    "Qwen3VitEncoder": _LANGUAGE_ENCODER,
-    "SelectiveKernelAttn": _CHANNELS,
     "Sequencer2d": mark("has no attention: it runs a recurrent network along rows and columns"),
     "SHViT": mark(
         "attends with one head on a part of its channels, which vitviz does not read yet"
     ),
-    "SplitAttn": _CHANNELS,
     "TNT": mark("attends inside each patch and between patches, so it has two maps a block"),
     "TinyVit": mark(
         "attends in padded windows beside convolutions, and vitviz cannot map them back to the "
         "picture yet"
     ),
-    "VisionTransformerSAM": _PADDED,
+    "VisionTransformerSAM|.*Sam(HQ)?Vision(Sdpa)?Attention|"
+    "(GotOcr2|SLANeXt|PPFormulaNet)VisionAttention|VitDetAttention|Sam3ViTLayer": _PADDED,
     "Visformer": mark(
         "attends in its last stages only, after a CNN that vitviz does not track yet"
     ),
     "WindowAttentionGlobal": mark(
         "uses one set of queries for every window, which vitviz does not read yet"
     ),
-    "XCA": _CHANNELS,
-}
-
-#: The same by a pattern of the whole class name, for transformers, whose classes copy one another.
-_PATTERNS: Mapping[str, str] = {
     "(VideoMAE|Timesformer|Vivit|VJEPA2)Embeddings|XCLIPVisionEncoder|VideoPrism.*Embeddings|"
     "TvpModel|VideomtForUniversalSegmentation": mark(
         "takes videos, whose tokens have a time beside their position"
@@ -149,17 +134,9 @@ _PATTERNS: Mapping[str, str] = {
     "SegformerAttention|(GLPN|Pvt)EfficientSelfAttention": mark(
         "attends to keys that a convolution has pooled, which vitviz does not track yet"
     ),
-    ".*Sam(HQ)?Vision(Sdpa)?Attention|(GotOcr2|SLANeXt|PPFormulaNet)VisionAttention|"
-    "VitDetAttention|Sam3ViTLayer": _PADDED,
-    "Sam2MultiScaleAttention": _POOLS_QUERIES,
-    "HieraMaskUnitAttention": _REORDERS,
     "CvtSelfAttention": mark(
         "makes its keys by convolutions that shrink their grid, which vitviz does not track yet"
     ),
-    "LevitAttention": _SHRINKS,
-    "MobileViTSelfAttention": _FOLDS,
-    "MobileViTV2LinearSelfAttention": _CONTEXT,
-    "SwiftFormerEfficientAdditiveAttention": _GLOBAL,
     "GroupViTAssignAttention": mark(
         "assigns its patches to groups, and attends between groups from there on"
     ),
@@ -226,10 +203,9 @@ def explain_unknown(module: nn.Module, families: Sequence[str]) -> Message:
     parts, attention = {class_name(part) for part in module.modules()}, _attention_in(module)
     if not any(class_name(p) in _FEATURE_NETS and _attention_in(p) for p in module.modules()):
         parts -= _FEATURE_NETS  # the CNN of a detector, say, which has no attention
-    reasons = [reason for kind, reason in _REASONS.items() if kind in parts]
-    reasons += [
+    reasons = [
         reason
-        for pattern, reason in _PATTERNS.items()
+        for pattern, reason in _REASONS.items()
         if any(re.fullmatch(pattern, part) for part in parts)
     ]
     if not any(getattr(part, "window_size", 0) for part in module.modules()):
