@@ -33,7 +33,7 @@ from vitviz.app.shared import models
 from vitviz.model import memory
 from vitviz.model.devices import use_threads
 from vitviz.model.families import ModelError, family_of
-from vitviz.model.memory import footprint, free_bytes, require_memory
+from vitviz.model.memory import capture_bytes, free_bytes, model_bytes, require_memory
 from vitviz.web import token_map
 from vitviz.zoo.architectures import on_meta_device
 from vitviz.zoo.toys import TOYS
@@ -43,13 +43,13 @@ def test_weights_are_counted_without_being_made() -> None:
     with on_meta_device():
         module = timm.create_model("vit_gigantic_patch14_224")
     sites = family_of(module).sites(module, (224, 224))
-    found = footprint(module, sites)
-    assert found.weights == 4 * 1_844_440_680
+    weights = 4 * 1_844_440_680
     tokens, width, layers = 257, 1664, 48
-    assert found.capture == 4 * width * (tokens * (8 * layers + 4) + 2)
-    assert found.layer == 2 * 4 * 16 * tokens**2
+    kept = 4 * width * (tokens * (8 * layers + 4) + 2)
+    layer = 2 * 4 * 16 * tokens**2
+    assert capture_bytes(sites) == kept
     assert memory.largest_attention(sites) == tokens**2  # of one head
-    assert found.total == found.weights + found.capture + found.layer
+    assert model_bytes(module, sites) == weights + kept + layer
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_capture_holds_about_what_was_estimated(name: str) -> None:
     with skip_random_weights():
         module: Any = timm.create_model(name, **narrow.get(name, {})).eval()
     model = watched(module, module.pretrained_cfg["input_size"][-2:])
-    estimated = footprint(model.module, model.sites).capture
+    estimated = capture_bytes(model.sites)
     held = capture(model, picture()).nbytes
     assert held < 1.1 * estimated
     assert estimated < 2 * held
@@ -104,15 +104,19 @@ def test_the_maps_of_a_page_take_no_more_than_was_estimated(name: str) -> None:
 
 def test_half_precision_needs_half() -> None:
     model = timm_model("test_vit")
-    whole, gradients = footprint(model.module, model.sites), memory.gradient_bytes(model.sites)
-    half = footprint(model.module.bfloat16(), model.sites)
-    assert (2 * half.weights, 2 * half.capture) == (whole.weights, whole.capture)
+    sites = model.sites
+    whole, kept = model_bytes(model.module, sites), capture_bytes(sites)
+    layer = whole - kept - sum(each.nbytes for each in model.module.state_dict().values())
+    gradients = memory.gradient_bytes(sites)
+    half = model_bytes(model.module.bfloat16(), model.sites)
+    assert 2 * capture_bytes(model.sites) == kept
+    assert 2 * (half - layer) == whole - layer  # attention is computed in single precision
     assert memory.gradient_bytes(model.sites) == gradients  # attention is made in single precision
 
 
 def test_a_capture_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = own_model()
-    needed = footprint(model.module, model.sites).capture
+    needed = capture_bytes(model.sites)
     assert needed > 0
     monkeypatch.setattr(memory, "free_bytes", lambda: needed)
     capture(model, picture())

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -38,42 +37,24 @@ _SMALL = 1 / 256
 _known_free: tuple[float, int] = (-math.inf, 0)  # when it was read, and the bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footprint:
-    """Bytes that a model needs, estimated from its structure.
+def model_bytes(module: nn.Module, sites: Sequence[Site]) -> int:
+    """Estimate the bytes of a module, which may be on the meta device, and of one capture.
 
-    Attributes
-    ----------
-    weights : int
-        Parameters and buffers.
-    capture : int
-        Queries, keys, values and outputs of attention (and its weights, if they are read at a
-        softmax), and the residual stream.
-    layer : int
-        Attention of the largest layer, which is computed when it is asked for.
+    Counted are parameters and buffers, what the capture keeps, and the attention of the largest
+    layer, which is computed when it is asked for.
     """
-
-    weights: int
-    capture: int
-    layer: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.capture + self.layer
-
-
-def footprint(module: nn.Module, sites: Sequence[Site]) -> Footprint:
-    """Estimate the bytes of a module, which may be on the meta device, and of one capture."""
     tensors = [*module.parameters(), *module.buffers()]
-    return Footprint(
-        weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        capture=capture_bytes(sites),
-        layer=2 * 4 * max(map(_attention_size, sites)),  # float32, twice for the proof
-    )
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    layer = 2 * 4 * max(map(_attention_size, sites))  # float32, twice for the proof
+    return weights + capture_bytes(sites) + layer
 
 
 def capture_bytes(sites: Sequence[Site]) -> int:
-    """Return the bytes that one capture keeps, at most."""
+    """Return the bytes that one capture keeps, at most.
+
+    Queries, keys, values and outputs of attention (and its weights, if they are read at a softmax),
+    and the residual stream.
+    """
     size = next(sites[0].block.parameters()).element_size()
     # The final norm; the residual stream before the first layer, whose grid is finer in CoAtNet.
     numbers = 2 * _width(sites[-1]) + 4 * _tokens(sites[0]) * _width(sites[0])

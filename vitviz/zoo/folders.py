@@ -18,7 +18,7 @@ from torch import nn
 from ..common.language import Message, message
 from ..model import Model, Preprocessing
 from ..model.families import ModelError, family_of
-from ..model.memory import footprint, require_memory
+from ..model.memory import model_bytes, require_memory
 from ..model.text import TextTower
 from .architectures import (
     ShapesAlone,
@@ -270,7 +270,7 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
         with on_meta_device():
             model = watch(kind(configuration), preprocessing=preprocessing)
         require_memory(
-            footprint(model.module, model.sites).total,
+            model_bytes(model.module, model.sites),
             Message(
                 "{what} at {height} x {width} pixels", what=name, height=size[0], width=size[1]
             ),

@@ -18,7 +18,7 @@ from ..model.answers import Answers, Labels
 from ..model.devices import CPU, find_device, use_threads
 from ..model.families import ModelError
 from ..model.initialisation import Mimetic, build_random_model
-from ..model.memory import footprint, require_memory
+from ..model.memory import model_bytes, require_memory
 from ..vit import VisionTransformer
 from .architectures import (
     build_outline,
@@ -175,7 +175,7 @@ def load_model(
         except CheckpointError as error:
             raise ModelError("{name}: {error}", name=title, error=error) from error
     if place.type != "cpu":
-        require_memory(footprint(model.module, model.sites).total, title, place)
+        require_memory(model_bytes(model.module, model.sites), title, place)
         model.module.to(place)
     if changes:
         model.preprocess = _change_preprocessing(model.preprocess, changes)

@@ -11,7 +11,7 @@ from torch import nn
 from ..common.language import Message
 from ..common.query import Grid
 from ..model.families import ModelError, family_of, input_channels
-from ..model.memory import footprint, require_memory
+from ..model.memory import model_bytes, require_memory
 from .architectures import (
     ShapesAlone,
     build_outline,
@@ -310,6 +310,6 @@ def check_memory(what: str, outline: nn.Module, size: tuple[int, int]) -> None:
     """Refuse a model that needs more memory than is free, including one capture."""
     sites = family_of(outline).sites(outline, size)
     require_memory(
-        footprint(outline, sites).total,
+        model_bytes(outline, sites),
         Message("{what} at {height} x {width} pixels", what=what, height=size[0], width=size[1]),
     )
