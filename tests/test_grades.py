@@ -86,7 +86,7 @@ def test_shipped_grades_come_from_all_held_out_pictures(recipe: str) -> None:
         assert right[0] < WEAK < right[1] < CONFIDENT < right[2]
     shown = load_trained(file).grades
     assert shown is not None
-    assert shown.rates["confident"].right == about["test"]["confident"][1]
+    assert shown.rates["confident"] == about["test"]["confident"][1]
 
 
 def test_only_known_sets_of_classes_are_translated() -> None:

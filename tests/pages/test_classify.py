@@ -30,7 +30,7 @@ from vitviz.app import cells
 from vitviz.app.shared import models, pictures, queue, results
 from vitviz.app.widgets import class_menu
 from vitviz.intervention import head_effects, mean_head_outputs, occlusion
-from vitviz.model.answers import Grade, Grades, Rate
+from vitviz.model.answers import Grade, Grades
 from vitviz.text.class_names import common_names
 
 
@@ -299,10 +299,10 @@ def test_the_page_says_what_the_answer_cannot_say_and_how_far_it_can_be_relied_o
     assert listed.to_numpy().tolist() == [["red panda", "lesser panda"]]
     assert "trained on the last layer only" in prose(at)
     assert "test pictures, " not in prose(at) or models.load(LITTLE).grades is not None
-    rates: Mapping[Grade, Rate] = {
-        "confident": Rate(0.2, 0.91),
-        "unsure": Rate(0.3, 0.62),
-        "weak": Rate(0.5, 0.17),
+    rates: Mapping[Grade, float] = {
+        "confident": 0.91,
+        "unsure": 0.62,
+        "weak": 0.17,
     }
     for (low, high), said in {
         (0.1, 0.11): "**Confident answer.** It has 11 % or more. On 10,000 test pictures, 91 % of",

@@ -17,14 +17,6 @@ WEAK = 0.5  # and weak below the probability at which this share is right
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Share of answers that have a grade, and share of these that are right, from 0 to 1."""
-
-    share: float
-    right: float
-
-
-@dataclass(frozen=True)
 class Grades:
     """Thresholds of the grades, and how often their answers were right on test pictures.
 
@@ -32,13 +24,14 @@ class Grades:
     ----------
     weak_below, confident_from : float
         Thresholds of the most probable class's probability.
-    rates : mapping of grade to Rate
-        Measured on `pictures` test pictures, which no threshold was fitted on.
+    rates : mapping of grade to float
+        Share of the answers with this grade that were right, from 0 to 1; measured on `pictures`
+        test pictures, which no threshold was fitted on.
     """
 
     weak_below: float
     confident_from: float
-    rates: Mapping[Grade, Rate]
+    rates: Mapping[Grade, float]
     pictures: int
 
     @classmethod
@@ -47,7 +40,7 @@ class Grades:
         return cls(
             weak_below=about["weak_below"],
             confident_from=about["confident_from"],
-            rates={grade: Rate(*about["test"][grade]) for grade in GRADES},
+            rates={grade: about["test"][grade][1] for grade in GRADES},
             pictures=about["test_pictures"],
         )
 

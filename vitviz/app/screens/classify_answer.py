@@ -207,7 +207,6 @@ def _list_of_classes(view: View) -> None:
 def _grade(grades: "Grades", probability: float) -> str:
     """Say how far the answer can be relied on, and how often such answers were right."""
     grade = grades.of(probability)
-    rate = grades.rates[grade]
     low, high = as_percent(grades.weak_below), as_percent(grades.confident_from)
     sentences = {
         "confident": tr("**Confident answer.** It has {share} or more.", share=high),
@@ -219,7 +218,7 @@ def _grade(grades: "Grades", probability: float) -> str:
         "the kind that the model was trained on. On other pictures, such as drawings or things "
         "that it does not know, it can be confident and wrong.",
         count=grades.pictures,
-        right=as_percent(rate.right),
+        right=as_percent(grades.rates[grade]),
     )
 
 
