@@ -1,13 +1,12 @@
 """Explain one answer: maps of a target, and what each part of the model adds to it."""
 
 from ..activations.targets import Similarity, Target, Token
-from .attention_gradient import attention_gradient
 from .attn_lrp import attn_lrp
 from .gradcam import grad_cam
 from .gradients import shared_gradients, why_not_multiplied
 from .integrated_gradients import integrated_gradients
 from .logits import LogitParts, direct_logit_attribution
-from .maps import gradient_rollout, relevance
+from .maps import attention_gradient, gradient_rollout, relevance
 from .methods import METHODS, Method
 
 __all__ = [

@@ -100,7 +100,7 @@ def relevance(
     for layer in reversed(layers):
         start, sums = layer.split(start), layer.split(sums)
         sums = sums + layer.through(start.to(sums) + sums, layer.weights)
-    return as_map(start + sums.cpu(), model.layers[0])
+    return _as_map(start + sums.cpu(), model.layers[0])
 
 
 @own_precision()
@@ -155,7 +155,47 @@ def gradient_rollout(
         shares = torch.where(mass > 0, layer.weights / mass, 0)
         stays = row * (1 - layer.per_token((mass[..., 0] > 0).to(row)))
         row = (1 - RESIDUAL) * (layer.through(row, shares) + stays) + RESIDUAL * row
-    return as_map(row, model.layers[0])
+    return _as_map(row, model.layers[0])
+
+
+@own_precision()
+def attention_gradient(model: Model, image: Picture, target: Target) -> np.ndarray:
+    """Map one target by attention times its gradient, averaged over layers, heads and queries.
+
+    In each layer, A is multiplied elementwise with the gradient of the target with respect to A,
+    and negative entries become 0. A patch's value is the mean of its column: over layers, heads and
+    all queries. Layers are not multiplied with one another: that is the difference from
+    `relevance`.
+
+    Parameters
+    ----------
+    model, image, target
+        As in `relevance`.
+
+    Returns
+    -------
+    ndarray of float64, shape (rows, cols)
+        In the grid of the first layer; a patch of a coarser layer is shared equally among those
+        that were merged into it. Not negative, in the unit of the target, and not normalised:
+        compare where two maps are high.
+
+    Raises
+    ------
+    ModelError, ValueError
+        As in `relevance`.
+
+    References
+    ----------
+    Barkan et al., "Grad-SAM: Explaining Transformers via Gradient Self-Attention Maps", CIKM 2021,
+    equations 5 and 6.
+    """
+    products, _ = attention_gradients(model, image, Question(model, target))
+    layers = _place_layers(model, products)
+    sums = layers[-1].weights.new_zeros(layers[-1].tokens)
+    for layer in reversed(layers):
+        sums = layer.split(sums)
+        sums = sums + layer.through(sums.new_ones(layer.tokens) / layer.tokens, layer.weights)
+    return _as_map(sums / len(layers), model.layers[0])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,10 +240,10 @@ def _weighted_layers(
     products, output = attention_gradients(model, image, question)
     with torch.inference_mode():
         row = _output_row(model, image, question, output)
-    return row, place_layers(model, products)
+    return row, _place_layers(model, products)
 
 
-def place_layers(model: Model, products: Sequence[Tensor]) -> list[PlacedLayer]:
+def _place_layers(model: Model, products: Sequence[Tensor]) -> list[PlacedLayer]:
     """Combine the weights of each layer, as `attention_gradients` returns them, with its tokens."""
     after: Sequence[Site | None] = [*model.sites[1:], None]
     return [
@@ -280,7 +320,7 @@ def _averaging(part: nn.Module, layout: str) -> Iterator[list[nn.Module]]:
         yield passes
 
 
-def as_map(row: Tensor, layer: Layer) -> np.ndarray:
+def _as_map(row: Tensor, layer: Layer) -> np.ndarray:
     """Return the patches of a row (T,) in the layer's grid (rows, cols)."""
     patches: np.ndarray = row[len(layer.prefix) :].double().cpu().reshape(layer.query_grid).numpy()
     patches.setflags(write=False)

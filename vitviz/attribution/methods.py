@@ -9,11 +9,10 @@ from ..activations.targets import Target
 from ..common.language import mark
 from ..model import Model
 from ..model.inputs import Picture
-from .attention_gradient import attention_gradient
 from .attn_lrp import attn_lrp
 from .gradcam import grad_cam
 from .integrated_gradients import STEPS, integrated_gradients
-from .maps import gradient_rollout, relevance
+from .maps import attention_gradient, gradient_rollout, relevance
 
 
 @dataclass(frozen=True)
