@@ -10,7 +10,6 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.screens import compare_maps, compare_patching
-from vitviz.app.screens.compare_maps import Compared
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.models import RANDOM, TRAINED
@@ -80,11 +79,8 @@ def page(view: View) -> Data | None:
     if mode == "pictures":
         exchanged, pending = compare_patching.draw(view, other) or ([], None)
         run_pending(pending)
-    return Data(
-        lambda: [*_answers([view, other], names), *compared.tables(), *exchanged],
-        pictures=compared.measured,
-        beside=Beside(other, compared.found, compared.figures),
-    )
+    tables = compared.make
+    return replace(compared, make=lambda: [*_answers([view, other], names), *tables(), *exchanged])
 
 
 def _name_column(view: View, name: str) -> str:
@@ -216,7 +212,7 @@ def _other_picture(view: View) -> View | None:
         return None
 
 
-def _draw_pictures(view: View, other: View) -> Compared:
+def _draw_pictures(view: View, other: View) -> Data:
     """Draw the maps of both, the mutual pairs and the joint components."""
     measured = tr("{first} and {second}", first=view.picture.name, second=other.picture.name)
     if not view.acts.all_to_all:
@@ -227,7 +223,7 @@ def _draw_pictures(view: View, other: View) -> Compared:
                 name=view.model.name,
             )
         )
-        return Compared(measured, lambda: [])
+        return Data(lambda: [], measured, beside=Beside(other, "", ()))
     count = view.grid[0] * view.grid[1]
     options = range(1, min(MOST_MATCHES, count) + 1)
     k = setting("matches", options, min(MATCHES, count))
@@ -299,12 +295,8 @@ def _draw_pictures(view: View, other: View) -> Compared:
         )
         return [Table(about, columns)]
 
-    return Compared(
-        measured,
-        tables,
-        tr("After layer {layer}: {found}", layer=view.layer + 1, found=found),
-        tuple(figures),
-    )
+    after = tr("After layer {layer}: {found}", layer=view.layer + 1, found=found)
+    return Data(tables, measured, beside=Beside(other, after, figures))
 
 
 def _patch_tokens(view: View) -> np.ndarray:

@@ -1,6 +1,6 @@
 """On the page Compare: the maps of two models side by side, and token maps that are linked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,15 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, head_name, placed_grid
 from vitviz.app.widgets.control import draw_head_menu
 from vitviz.app.widgets.counts import COUNTS, choose_counts, titles_of
-from vitviz.app.widgets.data_table import SCALES, Table, columns_of, head_columns, patch_columns
+from vitviz.app.widgets.data_table import (
+    SCALES,
+    Beside,
+    Data,
+    Table,
+    columns_of,
+    head_columns,
+    patch_columns,
+)
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import (
@@ -28,6 +36,7 @@ from vitviz.app.widgets.token_map import (
 from vitviz.common.images import Crop
 from vitviz.common.language import Message, tr, tr_md, translate
 from vitviz.common.query import Grid
+from vitviz.inspection.inputs import stack_layers
 from vitviz.text import findings
 from vitviz.web.token_map import (
     Frame,
@@ -47,28 +56,6 @@ if TYPE_CHECKING:
 
     from vitviz import Activations, Model
     from vitviz.activations.activations import Of
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The outcome of one comparison.
-
-    Attributes
-    ----------
-    measured : str
-        End of the provenance line.
-    tables : callable
-        Makes the tables.
-    found : str
-        The finding, in a sentence.
-    figures : tuple of Figure
-        Figures of both sides together.
-    """
-
-    measured: str
-    tables: Callable[[], Sequence[Table]]
-    found: str = ""
-    figures: "tuple[go.Figure, ...]" = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +93,7 @@ def matching_view(view: View, model: "Model", acts: "Activations") -> View:
     return replace(other, query=0 if described.kind == "class" else query)
 
 
-def draw_model_pair(
-    view: View, other: View, names: Sequence[str], menu: DeltaGenerator
-) -> Compared:
+def draw_model_pair(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) -> Data:
     """Draw both maps, what they have in common, and the difference of distances."""
     refusals = [words for words in map(_why_no_map, (view, other)) if words]
     heads = [one.acts.layers[one.layer].num_heads for one in (view, other)]
@@ -167,7 +152,7 @@ def draw_model_pair(
         *([] if counts == "weights" else [tr(COUNTS[counts])]),
         view.picture.name,
     )
-    return Compared(" · ".join(line), tables, found, figures)
+    return Data(tables, " · ".join(line), beside=Beside(other, found, figures))
 
 
 def _attentionless(view: View) -> bool:
@@ -258,7 +243,7 @@ def _alike(measured: Sequence[_Distances]) -> bool:
 
 def _in_one_unit(measured: Sequence[_Distances]) -> tuple[str, np.ndarray, np.ndarray]:
     """Return the unit in which both are compared, and the distances (layers, heads) in it."""
-    first, second = (results.pad_heads(one.heads) for one in measured)
+    first, second = (stack_layers(one.heads) for one in measured)
     if measured[0].side == measured[1].side:
         return "px", first, second
     return (
