@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import streamlit as st
@@ -23,6 +23,7 @@ from vitviz.app.widgets.figure import Points, show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, capitalize, mark, patch_name, tr, tr_md
+from vitviz.inspection.inputs import stack_layers
 from vitviz.plots.maps import query_map
 from vitviz.text import findings
 from vitviz.text import guesses as text
@@ -215,7 +216,7 @@ def _by_layer(view: View) -> Data:
     """Draw the page for models whose layers have different tokens or windows: the dots alone."""
     by_layer, equal = results.distances(view)
     num_heads = [len(heads) for heads in by_layer]
-    distance = results.pad_heads(by_layer)
+    distance = stack_layers(by_layer)
     behind = choose_reference(view, VARIANTS[0])
     figure = plots.attention_distance(
         distance,
@@ -568,54 +569,34 @@ def of_samples(view: View) -> Surveys:
 def _measure(acts: "Activations") -> Surveys:
     """Measure layer by layer, holding one attention matrix at a time."""
     layers = [_measure_layer(acts, attention) for attention in acts.attention_layers()]
-    return {
-        variant: Survey(
-            distance=np.stack([layer[variant].distance for layer in layers], axis=1),
-            prefix_mass=np.stack([layer[variant].prefix_mass for layer in layers], axis=1),
-            entropy=np.stack([layer[variant].entropy for layer in layers], axis=1),
-            histogram=np.stack([layer[variant].histogram for layer in layers]),
-            offsets=np.stack([layer[variant].offsets for layer in layers]),
-        )
-        for variant in VARIANTS
-    }
+    surveys: Surveys = {}
+    for variant in VARIANTS:
+        by_measure = zip(*(layer[variant] for layer in layers), strict=True)
+        distance, mass, entropy, histogram, offsets = map(np.concatenate, by_measure)
+        surveys[variant] = Survey(distance[None], mass[None], entropy[None], histogram, offsets)
+    return surveys
 
 
-def _measure_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
-    """Measure one layer on one picture; arrays without the axis of layers."""
+def _measure_layer(
+    acts: "Activations", attention: np.ndarray
+) -> dict[Variant, tuple[np.ndarray, ...]]:
+    """Measure one layer on one picture: the arrays of a `Survey`, with an axis of one layer."""
     grid, patch, prefix = acts.grid, acts.patch_size, acts.num_prefix_tokens
     mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
     entropy = inspection.attention_entropy([attention])
     width = float(np.min(patch))
     least = math.ceil(math.prod(grid) / 16)  # the mean of a few queries in a corner says little
-    return {
-        variant: Survey(
-            distance=inspection.attention_distance(
-                [attention],
-                grid=grid,
-                patch_size=patch,
-                num_prefix_tokens=prefix,
-                variant=variant,
-            ),
-            prefix_mass=mass,
-            entropy=entropy,
-            histogram=inspection.distance_histogram(
-                attention,
-                grid=grid,
-                patch_size=patch,
-                bin_width=width,
-                num_prefix_tokens=prefix,
-                variant=variant,
-            ),
-            offsets=inspection.offset_attention(
-                attention,
-                grid=grid,
-                num_prefix_tokens=prefix,
-                variant=variant,
-                min_queries=least,
-            ).astype(np.float32),
+    measured: dict[Variant, tuple[np.ndarray, ...]] = {}
+    for variant in VARIANTS:
+        known: dict[str, Any] = dict(grid=grid, num_prefix_tokens=prefix, variant=variant)
+        distance = inspection.attention_distance([attention], patch_size=patch, **known)
+        histogram = inspection.distance_histogram(
+            attention, patch_size=patch, bin_width=width, **known
         )
-        for variant in VARIANTS
-    }
+        offsets = inspection.offset_attention(attention, min_queries=least, **known)
+        offsets = offsets.astype(np.float32)
+        measured[variant] = distance, mass, entropy, histogram[None], offsets[None]
+    return measured
 
 
 def _stack(found: Sequence[Survey]) -> Survey:

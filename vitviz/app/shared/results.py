@@ -227,14 +227,6 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
     return compute((*view.key, "distances by layer"), make)
 
 
-def pad_heads(by_layer: Sequence[np.ndarray]) -> np.ndarray:
-    """Return an array (layers, most heads of a layer), NaN where a layer has fewer."""
-    padded = np.full((len(by_layer), max(map(len, by_layer))), np.nan)
-    for layer, heads in enumerate(by_layer):
-        padded[layer, : len(heads)] = heads
-    return padded
-
-
 def final_tokens(view: View, layer: int) -> np.ndarray:
     """Return all tokens after a layer and the final LayerNorm: (tokens, D)."""
     return view.acts.tokens(layer + 1, normalised=True)
