@@ -11,7 +11,7 @@ from typing import TypeVar
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from vitviz.app.pages import PAGES, SHARED
+from vitviz.app.pages import MODEL, PAGES, SHARED
 from vitviz.common import language
 from vitviz.common.language import tr, tr_md
 
@@ -27,17 +27,7 @@ NAMES = frozenset((*SHARED, *(name for page in PAGES.values() for name in page.s
 #: Of a reader, and not of a view that is shown to others.
 _PERSONAL = ("lang", "presenter")
 #: What a view keeps when all its other settings get their defaults, and when a lesson goes on.
-STAYING = (
-    "lang",
-    "presenter",
-    "lesson",
-    "picture",
-    "model",
-    "weights",
-    "size",
-    "words",
-    "template",
-)
+STAYING = ("lang", "presenter", "lesson", *MODEL, "words", "template")
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:
