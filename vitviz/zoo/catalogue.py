@@ -45,74 +45,38 @@ class Entry:
         return self.weights is None or find_cached(self.weights) is not None
 
 
-#: Tags and megabytes of timm's weights, copied from timm, as its import takes seconds.
-_TIMM_MODELS = {
-    "ViT": {
-        "vit_tiny_patch16_224": ("augreg_in21k_ft_in1k", 22.9),
-        "vit_small_patch16_224": ("augreg_in21k_ft_in1k", 88.2),
-        "vit_base_patch16_224": ("augreg2_in21k_ft_in1k", 346.3),
-        "vit_large_patch16_224": ("augreg_in21k_ft_in1k", 1217.3),
-    },
-    "DeiT": {
-        "deit_tiny_patch16_224": ("fb_in1k", 22.9),
-        "deit_small_patch16_224": ("fb_in1k", 88.2),
-        "deit_tiny_distilled_patch16_224": ("fb_in1k", 23.6),
-        "deit3_small_patch16_224": ("fb_in1k", 88.2),
-    },
-    "Hybrid": {
-        "vit_small_r26_s32_224": ("augreg_in21k_ft_in1k", 145.7),
-    },
-    "DINOv2": {
-        "vit_small_patch14_dinov2": ("lvd142m", 88.2),
-        "vit_small_patch14_reg4_dinov2": ("lvd142m", 88.2),
-    },
-    "DINOv3": {
-        "vit_small_patch16_dinov3": ("lvd1689m", 86.3),
-    },
-    "EVA-02": {
-        "eva02_tiny_patch14_336": ("mim_in22k_ft_in1k", 23.0),
-    },
-    "BEiT": {
-        "beit_base_patch16_224": ("in22k_ft_in22k_in1k", 346.1),
-        "beitv2_base_patch16_224": ("in1k_ft_in22k_in1k", 346.1),
-    },
-    "CLIP": {
-        "vit_base_patch32_clip_224": ("laion2b_ft_in12k_in1k", 352.9),
-    },
-    "SigLIP": {
-        "vit_base_patch16_siglip_224": ("v2_webli", 371.5),
-    },
-    "FlexiViT": {
-        "flexivit_small": ("1200ep_in1k", 88.2),
-    },
-    "RelPos ViT": {
-        "vit_relpos_small_patch16_224": ("sw_in1k", 87.9),
-    },
-    "CaiT": {
-        "cait_xxs24_224": ("fb_dist_in1k", 47.8),
-    },
-    "Swin": {
-        "swin_tiny_patch4_window7_224": ("ms_in1k", 113.2),
-        "swinv2_tiny_window8_256": ("ms_in1k", 113.4),
-    },
-    "PVT": {
-        "pvt_v2_b0": ("in1k", 14.7),
-        "pvt_v2_b2": ("in1k", 101.5),
-    },
-    "Twins": {
-        "twins_svt_small": ("in1k", 96.2),
-        "twins_pcpvt_small": ("in1k", 96.4),
-    },
-    "MaxViT": {
-        "maxvit_tiny_tf_224": ("in1k", 123.7),
-    },
-    "CoAtNet": {
-        "coatnet_0_rw_224": ("sw_in1k", 109.7),
-    },
-    "MLP-Mixer": {
-        "mixer_b16_224": ("goog_in21k_ft_in1k", 239.5),
-    },
-}
+#: Family, name, tag and megabytes of timm's weights, copied from timm, as its import takes seconds.
+_TIMM_MODELS = (
+    ("ViT", "vit_tiny_patch16_224", "augreg_in21k_ft_in1k", 22.9),
+    ("ViT", "vit_small_patch16_224", "augreg_in21k_ft_in1k", 88.2),
+    ("ViT", "vit_base_patch16_224", "augreg2_in21k_ft_in1k", 346.3),
+    ("ViT", "vit_large_patch16_224", "augreg_in21k_ft_in1k", 1217.3),
+    ("DeiT", "deit_tiny_patch16_224", "fb_in1k", 22.9),
+    ("DeiT", "deit_small_patch16_224", "fb_in1k", 88.2),
+    ("DeiT", "deit_tiny_distilled_patch16_224", "fb_in1k", 23.6),
+    ("DeiT", "deit3_small_patch16_224", "fb_in1k", 88.2),
+    ("Hybrid", "vit_small_r26_s32_224", "augreg_in21k_ft_in1k", 145.7),
+    ("DINOv2", "vit_small_patch14_dinov2", "lvd142m", 88.2),
+    ("DINOv2", "vit_small_patch14_reg4_dinov2", "lvd142m", 88.2),
+    ("DINOv3", "vit_small_patch16_dinov3", "lvd1689m", 86.3),
+    ("EVA-02", "eva02_tiny_patch14_336", "mim_in22k_ft_in1k", 23.0),
+    ("BEiT", "beit_base_patch16_224", "in22k_ft_in22k_in1k", 346.1),
+    ("BEiT", "beitv2_base_patch16_224", "in1k_ft_in22k_in1k", 346.1),
+    ("CLIP", "vit_base_patch32_clip_224", "laion2b_ft_in12k_in1k", 352.9),
+    ("SigLIP", "vit_base_patch16_siglip_224", "v2_webli", 371.5),
+    ("FlexiViT", "flexivit_small", "1200ep_in1k", 88.2),
+    ("RelPos ViT", "vit_relpos_small_patch16_224", "sw_in1k", 87.9),
+    ("CaiT", "cait_xxs24_224", "fb_dist_in1k", 47.8),
+    ("Swin", "swin_tiny_patch4_window7_224", "ms_in1k", 113.2),
+    ("Swin", "swinv2_tiny_window8_256", "ms_in1k", 113.4),
+    ("PVT", "pvt_v2_b0", "in1k", 14.7),
+    ("PVT", "pvt_v2_b2", "in1k", 101.5),
+    ("Twins", "twins_svt_small", "in1k", 96.2),
+    ("Twins", "twins_pcpvt_small", "in1k", 96.4),
+    ("MaxViT", "maxvit_tiny_tf_224", "in1k", 123.7),
+    ("CoAtNet", "coatnet_0_rw_224", "sw_in1k", 109.7),
+    ("MLP-Mixer", "mixer_b16_224", "goog_in21k_ft_in1k", 239.5),
+)
 
 
 def catalogue() -> tuple[Entry, ...]:
@@ -125,8 +89,7 @@ def catalogue() -> tuple[Entry, ...]:
 def _timm_entries() -> tuple[Entry, ...]:
     return tuple(
         Entry(name, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
-        for family, members in _TIMM_MODELS.items()
-        for name, (tag, size) in members.items()
+        for family, name, tag, size in _TIMM_MODELS
     )
 
 

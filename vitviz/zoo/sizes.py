@@ -9,7 +9,7 @@ from ..model.families import Site, family_of
 from .architectures import build_outline, preprocessing_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PaperSize:
     """One row of a paper's table; parameters in millions."""
 
@@ -23,48 +23,12 @@ class PaperSize:
     source: str
 
 
-_VIT = "Dosovitskiy et al. 2021, Table 1"
+_VIT, _SCALING = "Dosovitskiy et al. 2021, Table 1", "Zhai et al. 2022, Table 2"
 PAPER_SIZES = (
-    PaperSize(
-        name="Base",
-        architecture="vit_base_patch16_224",
-        layers=12,
-        embed_dim=768,
-        mlp_dim=3072,
-        heads=12,
-        parameters=86,
-        source=_VIT,
-    ),
-    PaperSize(
-        name="Large",
-        architecture="vit_large_patch16_224",
-        layers=24,
-        embed_dim=1024,
-        mlp_dim=4096,
-        heads=16,
-        parameters=307,
-        source=_VIT,
-    ),
-    PaperSize(
-        name="Huge",
-        architecture="vit_huge_patch14_224",
-        layers=32,
-        embed_dim=1280,
-        mlp_dim=5120,
-        heads=16,
-        parameters=632,
-        source=_VIT,
-    ),
-    PaperSize(
-        name="G",
-        architecture="vit_gigantic_patch14_224",
-        layers=48,
-        embed_dim=1664,
-        mlp_dim=8192,
-        heads=16,
-        parameters=1843,
-        source="Zhai et al. 2022, Table 2",
-    ),
+    PaperSize("Base", "vit_base_patch16_224", 12, 768, 3072, 12, 86, _VIT),
+    PaperSize("Large", "vit_large_patch16_224", 24, 1024, 4096, 16, 307, _VIT),
+    PaperSize("Huge", "vit_huge_patch14_224", 32, 1280, 5120, 16, 632, _VIT),
+    PaperSize("G", "vit_gigantic_patch14_224", 48, 1664, 8192, 16, 1843, _SCALING),
 )
 
 
