@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..app.options import OptionError
 from .early import STOPPED, allow_interrupts
 from .measuring import load_with
-from .terminal import add_measuring, print_notes, print_refusal, print_skipped, progress_printer
+from .terminal import add_measuring, print_left_out, print_refusal, progress_printer
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -90,8 +90,8 @@ def compare(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\nStopped. Nothing was written.", file=sys.stderr)
         return STOPPED
-    print_notes(result.first.about.get("notes", ()))
-    print_skipped([*result.left_out.items()], "run.json")
+    print_left_out(result.first.about.get("notes", ()), "run.json")
+    print_left_out([f"{name}: {why}" for name, why in result.left_out.items()], "run.json")
     for why in dict.fromkeys(result.not_compared.values()):
         print(f"Not compared: {why}", file=sys.stderr)
     left_out = len(result.left_out)

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..app.options import OptionError, file_and_part, preprocessing_options
 from ..common.language import MessageError
 from .early import STOPPED, allow_interrupts
-from .terminal import (
-    add_measuring,
-    print_notes,
-    print_refusal,
-    print_skipped,
-    progress_printer,
-)
+from .terminal import add_measuring, print_left_out, print_refusal, progress_printer
 from .words import add_template, give_words
 
 if TYPE_CHECKING:
@@ -94,12 +88,14 @@ def measure_named(
             file=sys.stderr,
         )
         return STOPPED
-    print_notes(result.about.get("notes", ()))
+    print_left_out(result.about.get("notes", ()), "run.json")
     table = result.pictures
     skipped = [
-        (name, why) for name, why in zip(table["picture"], table["skipped"], strict=True) if why
+        f"{name}: {why}"
+        for name, why in zip(table["picture"], table["skipped"], strict=True)
+        if why
     ]
-    print_skipped(skipped, record)
+    print_left_out(skipped, record)
     print_result(result)
     count = result.about["pictures"] - len(skipped)
     print(f"{count:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")

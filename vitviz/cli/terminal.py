@@ -113,22 +113,13 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def print_notes(notes: Sequence[str]) -> None:
-    """Print the first ten notes on files that were left out of a list of pictures."""
+def print_left_out(sentences: Sequence[str], record: str) -> None:
+    """Print the first ten sentences on what was left out; the file `record` lists all."""
     print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
-    for note in notes[:10]:
-        print(note, file=sys.stderr)
-    if len(notes) > 10:
-        print(f"and {len(notes) - 10:,} more, see run.json", file=sys.stderr)
-
-
-def print_skipped(skipped: Sequence[tuple[str, str]], more: str) -> None:
-    """Name the first ten pictures that were skipped; `more` is the file with the others."""
-    print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
-    for name, reason in skipped[:10]:
-        print(f"{name}: {reason}", file=sys.stderr)
-    if len(skipped) > 10:
-        print(f"and {len(skipped) - 10:,} more, see {more}", file=sys.stderr)
+    for sentence in sentences[:10]:
+        print(sentence, file=sys.stderr)
+    if len(sentences) > 10:
+        print(f"and {len(sentences) - 10:,} more, see {record}", file=sys.stderr)
 
 
 def print_accuracy(profile: "Profile") -> None:
