@@ -15,8 +15,7 @@ from ..common import DEFAULT_MODEL
 from ..common.files import printable, replace_file
 from ..common.language import LANGUAGES, use_language
 from .comparing import add_compare, add_merge
-from .judging import add_faithfulness
-from .measuring import add_model_and_pictures, measure_named
+from .measuring import add_faithfulness, add_model_and_pictures, measure_named
 from .terminal import (
     add_workers,
     print_accuracy,
