@@ -32,7 +32,6 @@ from .comparison import (
     patch_ranks,
     resampled,
 )
-from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
 from .measurements import Measurements, batch_measurements, measurements
 from .offsets import distance_histogram, offset_attention, uniform_histogram
@@ -47,7 +46,7 @@ from .positions import (
 )
 from .rollout import attention_rollout, rollout_steps
 from .tokens import foreground, norm_outliers, token_norms, token_scatter, token_similarity
-from .windows import allowed_pairs, windowed_distance
+from .windows import allowed_pairs, multiply_adds, windowed_distance
 
 __all__ = [
     "Measurements",
