@@ -21,6 +21,7 @@ from .template import (
     colorbar,
     escape_text,
     finish,
+    grid_lines,
     head_names,
     largest_patch,
     picture_axes,
@@ -185,10 +186,7 @@ def removed_patches(
     )
     source = data_url(Image.fromarray(pixels), "PNG")
     add_picture_below(figure, source, (left, top), (right - left, bottom - top))
-    lines = [f"M{v:.1f},{top:.1f}V{bottom:.1f}" for v in np.linspace(left, right, cols + 1)]
-    lines += [f"M{left:.1f},{v:.1f}H{right:.1f}" for v in np.linspace(top, bottom, rows + 1)]
-    faint = dict(color="rgba(255,255,255,0.35)", width=1)
-    figure.add_shape(type="path", path="".join(lines), line=faint)
+    grid_lines(figure, crop, mask.shape)
     if mask.any():
         path = "".join(
             f"M{x[col] - dx:.1f},{y[row] - dy:.1f}L{x[col] + dx:.1f},{y[row] + dy:.1f}"

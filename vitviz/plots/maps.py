@@ -28,6 +28,7 @@ from .template import (
     colorbar,
     escape_text,
     finish,
+    grid_lines,
     largest_patch,
     patch_names,
     picture_axes,
@@ -53,13 +54,7 @@ def picture(
     """Draw the picture with its patch grid, and a solid cyan box around the query (row, column)."""
     figure = go.Figure()
     photo(figure, image)
-    left, top, right, bottom = crop
-    rows, cols = grid
-    path = "".join(
-        [f"M{x:.1f},{top:.1f}V{bottom:.1f}" for x in np.linspace(left, right, cols + 1)]
-        + [f"M{left:.1f},{y:.1f}H{right:.1f}" for y in np.linspace(top, bottom, rows + 1)]
-    )
-    figure.add_shape(type="path", path=path, line=dict(color="rgba(255,255,255,0.35)", width=1))
+    grid_lines(figure, crop, grid)
     if query is not None:
         query_box(figure, crop, grid, query)
     figure.add_trace(_span(image))
@@ -71,8 +66,8 @@ def picture(
         figure,
         tr(
             "The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
-            rows=rows,
-            cols=cols,
+            rows=grid[0],
+            cols=grid[1],
             asked=asked,
         ),
         height=_picture_height(image),

@@ -233,6 +233,15 @@ def colorbar(title: str, *, below: bool = True, side: str = "top") -> dict[str, 
     )
 
 
+def grid_lines(figure: go.Figure, crop: Crop, grid: tuple[int, ...]) -> None:
+    """Draw faint lines between the patches."""
+    left, top, right, bottom = crop
+    lines = [f"M{x:.1f},{top:.1f}V{bottom:.1f}" for x in np.linspace(left, right, grid[1] + 1)]
+    lines += [f"M{left:.1f},{y:.1f}H{right:.1f}" for y in np.linspace(top, bottom, grid[0] + 1)]
+    faint = dict(color="rgba(255,255,255,0.35)", width=1)
+    figure.add_shape(type="path", path="".join(lines), line=faint)
+
+
 def query_box(
     figure: go.Figure,
     crop: Crop,
