@@ -44,6 +44,17 @@ _FLATTEN: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def check_droppable(first: Layer, tokens: Tensor) -> None:
+    """Refuse to drop patches where the first layer gets others than its own tokens (B, T, D)."""
+    if tokens.ndim != 3 or tokens.shape[1] != first.num_tokens:
+        raise ModelError(
+            "Patches cannot be dropped: {layer} has {tokens} tokens, expected {expected}.",
+            layer=first.name,
+            tokens=tokens.shape[1],
+            expected=first.num_tokens,
+        )
+
+
 class AttentionRecorder(TorchFunctionMode, Recorder):
     """Record the attention and the tokens of one forward pass, and apply the edits to it.
 
@@ -120,13 +131,7 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
     def _drop_patches(self, tokens: Tensor) -> Tensor:
         first = self.layers[0]
         prefix = len(first.prefix)
-        if tokens.shape[1] != prefix + self.dropped.size:
-            raise ModelError(
-                "Patches cannot be dropped: {layer} has {tokens} tokens, expected {expected}.",
-                layer=first.name,
-                tokens=tokens.shape[1],
-                expected=prefix + self.dropped.size,
-            )
+        check_droppable(first, tokens)
         if self.dropped.all() and not self.read_tokens & set(first.prefix):
             raise ModelError(
                 "This model reads its output from the patches. Keep at least one of them."

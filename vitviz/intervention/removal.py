@@ -16,6 +16,7 @@ from torch import Tensor
 from ..activations import DropPatches, Edit, FillPatches, capture
 from ..activations.edits import fill_patches
 from ..activations.forward import check_edits, edited_captures
+from ..activations.recorder import check_droppable
 from ..activations.targets import Question, Similarity, Target, Token, pass_result
 from ..common.language import Message
 from ..model import Model
@@ -354,13 +355,7 @@ class _DropEach(Recorder):
     def before_block(self, layer: int, tokens: Tensor) -> Tensor | None:
         if layer:
             return None
-        if tokens.ndim != 3 or tokens.shape[1] != self.layer.num_tokens:
-            raise ModelError(
-                "Patches cannot be dropped: {layer} has {tokens} tokens, expected {expected}.",
-                layer=self.layer.name,
-                tokens=tokens.shape[1],
-                expected=self.layer.num_tokens,
-            )
+        check_droppable(self.layer, tokens)
         places = self.places.to(tokens.device)
         return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
 
@@ -395,13 +390,8 @@ def _values_together(
                 scores = model.scores(model.run(x).float())[:, class_index]
             values[some] = scores.double().cpu().numpy()
     if not np.isfinite(values).all():
-        raise ModelError(
-            "{model} gives no {what} with {removed} of {size} patches removed.",
-            model=model.name,
-            what=Message("finite probability"),
-            removed=masks[np.isfinite(values).argmin()].sum(),
-            size=masks[0].size,
-        )
+        mask = masks[np.isfinite(values).argmin()]
+        raise _no_value(model, Message("finite probability"), mask)
     return values
 
 
@@ -428,14 +418,18 @@ def _values(
             assert acts.scores is not None  # as the model has a head
             values.append(acts.scores[question.class_index])
         if not np.isfinite(values[-1]):
-            raise ModelError(
-                "{model} gives no {what} with {removed} of {size} patches removed.",
-                model=model.name,
-                what=what,
-                removed=masks[len(values) - 1].sum(),
-                size=masks[0].size,
-            )
+            raise _no_value(model, what, masks[len(values) - 1])
     return np.array(values, np.float32)
+
+
+def _no_value(model: Model, what: Message, mask: np.ndarray) -> ModelError:
+    return ModelError(
+        "{model} gives no {what} with {removed} of {size} patches removed.",
+        model=model.name,
+        what=what,
+        removed=mask.sum(),
+        size=mask.size,
+    )
 
 
 def _removal_edit(mask: np.ndarray, removal: Removal) -> Edit:
