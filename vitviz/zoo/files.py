@@ -75,6 +75,16 @@ def no_weights(folder: Path, names: Sequence[str]) -> ModelError:
     )
 
 
+def wrong_size(name: str, size: tuple[int, int]) -> ModelError:
+    """Return the error of a model that takes no pictures of this size (height, width)."""
+    return ModelError(
+        "{name} does not take pictures of {height} x {width} pixels. Choose another image_size.",
+        name=name,
+        height=size[0],
+        width=size[1],
+    )
+
+
 def weights_in(folder: Path) -> Path:
     """Return the file of weights in a folder.
 

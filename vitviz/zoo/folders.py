@@ -31,7 +31,7 @@ from .architectures import (
     preprocessing_of,
 )
 from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
-from .files import CONFIG, check_adapter, read_json, weights_in
+from .files import CONFIG, check_adapter, read_json, weights_in, wrong_size
 from .open_clips import OPEN_CLIP_CONFIG, explain_image_tower_alone, load_open_clip
 from .planning import plan
 from .processors import check_preprocessing, preprocessing_in_folder
@@ -281,13 +281,7 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(
-            "{name} does not take pictures of {height} x {width} pixels. Choose another "
-            "image_size.",
-            name=name,
-            height=size[0],
-            width=size[1],
-        ) from error
+        raise wrong_size(name, size) from error
     table, first = model.positions, model.layers[0]
     own = _input_size(configuration, size)
     grid = own[0] // first.patch_side[0], own[1] // first.patch_side[1]

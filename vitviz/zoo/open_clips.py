@@ -17,7 +17,7 @@ from ..model.memory import require_memory
 from ..model.text import TextTower
 from .architectures import on_meta_device
 from .checkpoints import check_kinds, digest_of
-from .files import WEIGHTS, find_file, no_weights, read_json
+from .files import WEIGHTS, find_file, no_weights, read_json, wrong_size
 from .processors import preprocessing_in
 from .resampling import InputSize, resampling_note
 from .texts import open_clip_of, tokenizer_error
@@ -138,13 +138,7 @@ def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -
     trunk = getattr(module.visual, "trunk", None)
     if trunk is not None and size is not None:  # open_clip leaves timm's towers at their own size
         if not hasattr(trunk, "set_input_size"):
-            raise ModelError(
-                "{name} does not take pictures of {height} x {width} pixels. Choose another "
-                "image_size.",
-                name=name,
-                height=size[0],
-                width=size[1],
-            )
+            raise wrong_size(name, size)
         trunk.set_input_size(img_size=size)
     return module.eval().requires_grad_(False)
 
