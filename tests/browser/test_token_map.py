@@ -240,49 +240,39 @@ def test_maps_in_a_row_have_their_own_scale_and_are_pale_while_they_are_of_anoth
 ) -> None:
     values = np.ones(GRID[0] * GRID[1])
     values[PEAK[0] * GRID[1] + PEAK[1]] = 4
-    common = {"note": "alike", "words": "words", "values": (values / 100).tolist()}
     show(
         planted(),
         beside=[
-            {"title": "one layer", "share": True, "ofState": True, "lut": colour_table(), **common},
             {
-                "title": "one class",
-                "share": False,
-                "ofState": False,
-                "lut": colour_table(relevance=True),
-                **common,
-            },
+                "title": "one layer",
+                "note": "alike",
+                "words": "words",
+                "values": (values / 100).tolist(),
+            }
         ],
     )
 
-    def patch(part: str, row: int, col: int) -> np.ndarray:
-        """The middle of a patch on a canvas of what the model saw alone."""
-        pixels = drawn(page, part)
+    def patch(row: int, col: int) -> np.ndarray:
+        """The middle of a patch on the canvas of what the model saw alone."""
+        pixels = drawn(page, "beside0")
         (height, width), (rows, cols) = pixels.shape[:2], GRID
         middle: np.ndarray = pixels[
             round((row + 0.5) * height / rows), round((col + 0.5) * width / cols)
         ]
         return middle
 
-    def relevance(share: float) -> np.ndarray:
-        table = np.frombuffer(bytes.fromhex(colour_table(relevance=True)), np.uint8)
-        return table.reshape(256, 3)[round(255 * share)].astype(int)
-
-    for part, colours in (("beside0", colour), ("beside1", relevance)):
-        assert np.abs(patch(part, *PEAK) - colours(1)).max() <= 2
-        assert np.abs(patch(part, 9, 0) - colours(0.25)).max() <= 2
+    assert np.abs(patch(*PEAK) - colour(1)).max() <= 2
+    assert np.abs(patch(9, 0) - colour(0.25)).max() <= 2
     assert text(page, "besideBar0").split("\n") == ["0 %", "4.0 %"]
-    assert text(page, "besideBar1").split("\n") == ["0", "0.04"]
-    assert text(page, "besideNote0") == text(page, "besideNote1") == "alike"
+    assert text(page, "besideNote0") == "alike"
     page.locator("canvas[data-part=photo]").focus()
     page.keyboard.press("ArrowLeft")
-    assert text(page, "besideNote0") == text(page, "besideNote1") == "…"
-    assert np.abs(patch("beside0", *PEAK) - colour(1)).max() > 20
-    assert np.abs(patch("beside1", *PEAK) - relevance(1)).max() <= 2
+    assert text(page, "besideNote0") == "…"
+    assert np.abs(patch(*PEAK) - colour(1)).max() > 20
     state = sent(page)[-1]
     page.evaluate("state => { show({ version: state.version, state }) }", state)
     assert text(page, "besideNote0") == "alike"
-    assert np.abs(patch("beside0", *PEAK) - colour(1)).max() <= 2
+    assert np.abs(patch(*PEAK) - colour(1)).max() <= 2
 
 
 def test_the_edges_of_the_patch_are_within_a_pixel(page: "Page", show: Callable[..., None]) -> None:

@@ -120,9 +120,9 @@ _PLOTLY_READS = {ord(sign): f"&#{ord(sign)};" for sign in "&<>%$"}
 
 
 @cache
-def colour_table(signed: bool = False, *, relevance: bool = False) -> str:
+def colour_table(signed: bool = False) -> str:
     """Return 256 colours from the smallest to the largest value, each as RRGGBB."""
-    scale = get_colorscale(SIGNED if signed else RELEVANCE) if signed or relevance else SHARES
+    scale = get_colorscale(SIGNED) if signed else SHARES
     colours = sample_colorscale(scale, np.linspace(0, 1, 256).tolist(), colortype="tuple")
     return "".join(f"{round(255 * part):02x}" for colour in colours for part in colour)
 

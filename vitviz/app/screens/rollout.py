@@ -22,7 +22,6 @@ from vitviz.common.language import Message, mark, tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.inspection.rollout import Fusion
 from vitviz.plots.maps import share_words
-from vitviz.plots.template import colour_table
 from vitviz.web.token_map import Frame, encode_frame
 
 FUSIONS: dict[Fusion, str] = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
@@ -142,9 +141,6 @@ def _attention_beside(view: View, attention: np.ndarray, rollout: np.ndarray) ->
         "note": _likeness(rollout, patches),
         "words": share_words(patches.reshape(view.grid), title),
         "values": patches.tolist(),
-        "share": True,
-        "ofState": True,
-        "lut": colour_table(),
     }
 
 

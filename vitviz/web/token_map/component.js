@@ -56,7 +56,7 @@ function whole({ width, height }) {
 
 /** The bytes of a colour table.
  * @param {string} lut */
-export function coloursOf(lut) {
+function coloursOf(lut) {
   return Uint8Array.from(lut.match(/../g) ?? [], (/** @type {string} */ pair) => parseInt(pair, 16));
 }
 

@@ -99,14 +99,11 @@ export interface Shape {
   within: boolean; // whether that is in a window
 }
 
-export interface Beside { // a map that is not among the frames, of the state that came with it
+export interface Beside { // a map of shares, not among the frames, of the state that came with it
   title: string;
   note: string; // how it compares with the map
   words: string; // for a screen reader
-  values: number[]; // of each patch, none of them negative
-  share: boolean; // whether they are shares of attention
-  ofState: boolean; // whether it changes with layer and token
-  lut: string;
+  values: number[]; // of each patch
 }
 
 export interface Guess { // outlined on maps of this grid

@@ -5,7 +5,7 @@
 // Hover, keys and clicks are answered here. The host gets clicks and keys afterwards, in one message.
 // The map is drawn at most once per frame of the screen.
 
-import { Component, Stacks, coloursOf, mounting, views } from "./component.js";
+import { Component, Stacks, mounting, views } from "./component.js";
 import { DistanceChart } from "./distance.js";
 import { mapDrawing } from "./drawing.js";
 import { isTaken, keyed, pressed } from "./keys.js";
@@ -513,22 +513,19 @@ class View extends Component {
     const logarithmic = state.scale === "log";
     const least = logarithmic ? smallest(values, -1) : 0;
     const scale = new Scale("share", logarithmic ? "log" : "map", [{ strongest: largest(values, -1), least }]);
-    const paint = /** @type {Paint} */ ({ kind: "share", scale, lut: coloursOf(one.lut), spotlight: false });
+    const paint = /** @type {Paint} */ ({ kind: "share", scale, lut: this.lut, spotlight: false });
     const { context, line } = this.#onPicture(canvas);
     drawPixels(this.cells, values, selection.mapGrid, paint);
     const [left, top, right, bottom] = selection.mapGrid.crop;
     context.imageSmoothingEnabled = state.smooth;
-    context.globalAlpha = isLate && one.ofState ? 0.25 : 1;
+    context.globalAlpha = isLate ? 0.25 : 1;
     context.drawImage(this.cells, left, top, right - left, bottom - top);
     context.globalAlpha = 1;
     this.#markPatches(context, line, selection);
     title.textContent = one.title;
     note.textContent = isLate ? "…" : one.note;
     canvas.setAttribute("aria-label", [one.words, one.note].join(" "));
-    drawBar(bar, paint, one.share ? shape.equalShare : null);
-    const ends = [bar.firstChild, bar.lastChild];
-    if (!one.share)
-      [scale.min, scale.max].forEach((end, at) => (ends[at].textContent = String(Number(end.toPrecision(2)))));
+    drawBar(bar, paint, shape.equalShare);
     bar.style.width = canvas.style.width;
   }
 
