@@ -235,6 +235,12 @@ def test_a_click_on_either_side_is_taken_by_both() -> None:
     assert not at.info
 
 
+def test_the_other_model_is_asked_for_the_same_patch_after_its_own_tokens() -> None:
+    at = opened("compare", compare="models", other_model=OTHER, query="6.5")
+    left, right = (one["state"]["query"] for one in token_maps(at))
+    assert (left, right) == (1 + 5 * 16 + 4, 2 + 5 * 16 + 4)  # CLS, and CLS and DIST
+
+
 def test_a_head_that_is_chosen_in_the_browser_is_kept() -> None:
     at = opened("compare", compare="weights")
     commit(at, head=3)
