@@ -16,6 +16,7 @@ from pages.driver import (
     MINE,
     assert_works,
     at_page,
+    charts,
     commit,
     open_data,
     opened,
@@ -360,5 +361,7 @@ def test_what_the_model_refuses_is_no_change(
 ) -> None:
     serve("no class token")
     at = opened_with_data("classify", painted="1.1-4.6", fill="drop")
-    assert "Keep at least one" in at.error[0].value
+    assert not at.exception
+    assert ["Keep at least one" in error.value for error in at.error] == [True]
+    assert "Most probable classes" in charts(at)[1].alt
     assert files[-1].splitlines()[1].endswith("before and after: nothing is changed.")

@@ -262,10 +262,11 @@ def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[
 
 
 def test_filters_that_read_blue_first_are_drawn_in_the_colours_of_the_picture(
-    serve: Callable[..., Model],
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    model.preprocess = replace(model.preprocess, channel_order="BGR")
+    blue_first = replace(model.preprocess, channel_order="BGR")
+    monkeypatch.setattr(model, "preprocess", blue_first)
     at = opened("filters", filters="raw filters", order="as in the model", filter="2")
     assert model.patch_kernel is not None
     kernel, x = model.patch_kernel[1], model.preprocess(pictures.sample(pictures.DEFAULT).image)
@@ -285,17 +286,6 @@ def test_a_click_on_the_response_selects_its_patch() -> None:
     assert_works(at)
     assert titles(at)[2] == "Row 5, column 12"
     assert at.query_params["query"] == "5.12"
-
-
-def test_a_click_selects_a_patch_of_a_model_whose_layers_have_several_grids(
-    serve: Callable[..., Model],
-) -> None:
-    serve("swin")
-    at = opened("filters")
-    rows, cols = numbers(at, RESPONSE).shape
-    click(at, "response", {"point_index": rows * cols - 1, "curve_number": 1})
-    assert not at.exception
-    assert titles(at)[2] == f"Row {rows}, column {cols}"
 
 
 def test_the_picture_changes_the_answer_and_no_tile() -> None:
@@ -334,14 +324,6 @@ def test_a_tile_that_is_not_there_is_said() -> None:
     assert at.number_input(key="filter").value == 1
     (message,) = at.info
     assert "29 is not valid here; 1 is used" in message.value
-
-
-@pytest.mark.parametrize("kind", ["plain", "registers", "no class token", "sincos2d"])
-def test_a_grid_that_is_not_square(kind: str, serve: Callable[..., Model]) -> None:
-    serve(kind)
-    at = opened("filters")
-    assert not at.exception
-    assert numbers(at, RESPONSE).shape == (4, 6)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pages.driver import SHIPPED, assert_works, opened, provenance, stacks, toke
 from vitviz import cli
 from vitviz.app.options import MAX_TOKENS, LocalFile, OptionError, parse
 from vitviz.app.shared import models, started
+from vitviz.common.files import assets
 
 pytestmark = pytest.mark.usefixtures("narrow", "read_anew")
 
@@ -249,6 +250,7 @@ def test_blanks_around_the_names_of_models_are_no_part_of_them(text: str) -> Non
 
 def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
+    profiles = tuple(sorted((assets() / "profiles").glob("*.npz"))[:2])
     say(monkeypatch)
     monkeypatch.setattr("streamlit.App.run", lambda *_, **__: ran.append(sys.argv))
     said = [
@@ -256,6 +258,7 @@ def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.Mo
         "--models=vitviz_tiny_cifar10",
         "--image-size=96",
         "--max-tokens=2000",
+        *(f"--profile={path}" for path in profiles),
     ]
     assert cli.main(["app", *said]) == 0
     assert ran == [["vitviz", *said]]
@@ -263,6 +266,7 @@ def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.Mo
     assert started.options().models == ("vitviz_tiny_cifar10",)
     assert started.options().image_size == (96, 96)
     assert started.options().max_tokens == 2000
+    assert started.options().profiles == profiles
 
 
 def test_an_installed_app_can_serve_a_class(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,15 +83,6 @@ def test_it_opens_on_the_middle_as_cls_has_no_place() -> None:
     assert "every second position" in alts(at)[TILES]  # of a grid of 16
 
 
-def test_the_browser_gets_the_cosines_of_all_four_kinds() -> None:
-    model = models.load(SHIPPED)
-    sent = stack(shown("positions"))
-    assert sent["prefix"].size == 0
-    found = (sent["codes"].astype(float) - 127) / 127
-    expected = np.concatenate([each.ravel() for each in cosines(model, (16, 16))])
-    np.testing.assert_allclose(found, expected, atol=0.5 / 127 + 1e-6)
-
-
 def test_a_grid_that_is_not_square_keeps_rows_and_columns(serve: Callable[..., Model]) -> None:
     model = serve("distilled")
     at = opened("positions")
@@ -223,11 +214,6 @@ def test_resizing_is_of_the_whole_table() -> None:
         assert f"Neighbours have a cosine of {near}" in prose(at)
 
 
-def test_on_its_own_grid_nothing_changes() -> None:
-    at = opened("positions", grid="16")
-    assert charts(at)[AFTER].spec == charts(at)[BEFORE].spec
-
-
 def test_weights_that_never_learned_are_not_called_learned() -> None:
     at = opened("positions", weights="random")
     assert not at.exception
@@ -306,16 +292,6 @@ def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPa
     assert not np.array_equal(stack(at)["codes"], one)
     (sent,) = [data["stack"] for data in components(at, "vitviz_token_map") if "stack" in data]
     assert [frame["index"] for frame in sent["frames"]] == [1]  # the one that is asked for
-
-
-def test_a_link_holds_what_is_shown() -> None:
-    link = {"kind": "random", "grid": "10", "interpolation": "nearest", "query": "2.3"}
-    at = opened("positions", **link)
-    assert_works(at)
-    assert not at.info
-    assert titles(at)[:2] == ["All positions: random", "Cosine with row 2, column 3"]
-    assert "**After: 10 x 10, row 1, column 2**" in prose(at)
-    assert {name: at.query_params[name] for name in link} == link
 
 
 def test_mirror_images_are_told_with_their_numbers(put: Callable[..., str]) -> None:

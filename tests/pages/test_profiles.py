@@ -416,16 +416,6 @@ def test_a_bad_profile_is_told_at_the_start(
     assert all("bad.npz holds no profile that can be read" in line for line in lines)
 
 
-def test_the_command_passes_profiles_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
-    monkeypatch.setattr(sys, "argv", ["vitviz"])
-    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: ran.append(sys.argv))
-    said = [f"--profile={folder}", f"--profile={folder / 'profile.npz'}"]
-    assert cli.main(["app", *said]) == 0
-    assert ran == [["vitviz", *said]]
-    assert started.options().profiles == (folder, folder / "profile.npz")
-
-
 # --- what ships ---------------------------------------------------------------------------------
 
 

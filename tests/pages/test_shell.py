@@ -150,19 +150,6 @@ def test_every_sample_picture_gives_its_own_map(serve: Callable[[str], Model]) -
     assert len(seen) == len(pictures.samples())
 
 
-@pytest.mark.parametrize("page", ["attention", "distance", "rollout", "tokens"])
-def test_every_layer(page: str, serve: Callable[[str], Model]) -> None:
-    serve("plain")
-    at = opened(page)
-    for layer in (3, 1, 2):
-        if layer < 3:  # which it opens with
-            at.slider(key="layer").set_value(layer).run()
-        assert_works(at)
-        assert f"layer {layer} of 3" in provenance(at)
-        if shown := token_map(at):
-            assert shown["state"]["frame"] == layer - 1
-
-
 # --- links --------------------------------------------------------------------------------------
 
 LINK = {"picture": "moose", "weights": "random", "layer": "2", "head": "3", "query": "4.9"}
@@ -442,16 +429,6 @@ def test_another_model_is_chosen_without_a_complaint() -> None:
         assert not at.info
 
 
-@pytest.mark.usefixtures("narrow")
-def test_every_page_of_a_larger_model() -> None:
-    model = "deit_tiny_distilled_patch16_224"
-    for page in SHOWN:
-        at = opened(page, model=model, weights="random")
-        assert_works(at)
-        assert provenance(at).startswith(f"{model} ")
-        assert "random weights" in provenance(at)
-
-
 def test_weights_that_cannot_be_had_leave_one_sentence_and_the_last_model() -> None:
     at = opened()
     before = drawn(at)
@@ -563,14 +540,6 @@ def test_the_message_to_the_token_map_holds_what_its_schema_states() -> None:
     matched = token_maps(opened("compare", compare="pictures"))[1]
     assert set(matched["matches"]) == schema("Matches")
     assert (sent["queryColour"], sent["keyColour"]) == (QUERY, KEY)  # of the other figures
-
-
-def test_24_heads_are_all_shown(serve: Callable[..., Model]) -> None:
-    serve("plain", embed_dim=48, num_heads=24)
-    at = opened(head="24")
-    assert_works(at)
-    assert token_map(at)["heads"] == 24
-    assert token_map(at)["state"]["head"] == 23
 
 
 @pytest.mark.parametrize(

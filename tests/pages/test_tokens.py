@@ -15,7 +15,6 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import (
     address,
     assert_works,
-    at_page,
     charts,
     click,
     commit,
@@ -255,20 +254,6 @@ def test_too_few_patches_beyond_the_threshold_are_said_and_all_are_shown(
     assert said.startswith(f"Only {kept.sum()} of 24 patches lie beyond the threshold")
     assert "24 patches on" in alt(at, SCATTER)
     assert "Fitted again" not in prose(at)
-
-
-def test_a_change_of_page_keeps_components_threshold_and_flip(
-    serve: Callable[[str], Model],
-) -> None:
-    serve("plain")
-    at = opened("tokens", components="2-4", threshold="0.3", flip="True")
-    before = charts(at)[COLOURS].spec
-    at_page(at, "attention").run()
-    at_page(at, "tokens").run()
-    assert charts(at)[COLOURS].spec == before
-    assert at.selectbox(key="components").value == "2-4"
-    assert at.select_slider(key="threshold").value == 0.3
-    assert at.toggle(key="flip").value is True
 
 
 # --- film ---------------------------------------------------------------------------------------

@@ -61,6 +61,17 @@ def write_run(folder: Path, name: str, accuracy: float, **more: Any) -> None:
     (folder / f"{name}.json").write_text(json.dumps(content))
 
 
+def prose_after_growth(folder: Path, **more: Any) -> str:
+    """The text on a run of two stages, the second on pictures of 64 pixels."""
+    rows = [
+        dict(image_size=size, epoch=epoch, loss=1.0, held_out_accuracy=accuracy)
+        for size, epoch, accuracy in ((32, 5.0, 0.5), (64, 0.8, 0.6))
+    ]
+    write_run(folder, CIFAR10, 0.6, epochs=rows, **more)
+    _forget()
+    return prose(opened("training", model=CIFAR10))
+
+
 @cache
 def page_of(name: str) -> AppTest:
     """The page of a shipped model with its data, for tests that only read it."""
@@ -128,35 +139,18 @@ def test_the_times_on_the_page_are_those_of_the_cards() -> None:
 
 
 def test_small_pictures_that_were_enlarged_are_called_so(records: Path) -> None:
-    def growth(side: int) -> str:
-        rows = [
-            dict(image_size=size, epoch=epoch, loss=1.0, held_out_accuracy=accuracy)
-            for size, epoch, accuracy in ((32, 5.0, 0.5), (64, 0.8, 0.6))
-        ]
-        write_run(records, CIFAR10, 0.6, epochs=rows, picture_side=side)
-        _forget()
-        return prose(opened("training", model=CIFAR10))
-
-    words = growth(32)
+    words = prose_after_growth(records, picture_side=32)
     assert "0.8 epochs were on the same pictures of 32 px, enlarged to 64 px, with 4" in words
     assert "held-out accuracy was 50.0 % before and 60.0 % after." in words
-    assert "0.8 epochs were on pictures of 64 px, with 4 times as many patches" in growth(64)
+    words = prose_after_growth(records, picture_side=64)
+    assert "0.8 epochs were on pictures of 64 px, with 4 times as many patches" in words
 
 
 def test_the_page_says_when_the_test_pictures_were_used(records: Path) -> None:
-    def words(**more: Any) -> str:
-        rows = [
-            dict(image_size=size, epoch=epoch, loss=1.0, held_out_accuracy=accuracy)
-            for size, epoch, accuracy in ((32, 5.0, 0.5), (64, 3.0, 0.6))
-        ]
-        write_run(records, CIFAR10, 0.6, epochs=rows, **more)
-        _forget()
-        return prose(opened("training", model=CIFAR10))
-
     once = "The test pictures were used only once"
-    assert once in words()
+    assert once in prose_after_growth(records)
     before = dict(image_size=64, epoch=1.0, test_accuracy=0.555)
-    twice = words(tested_before=[before, {**before, "epoch": 2.0}])
+    twice = prose_after_growth(records, tested_before=[before, {**before, "epoch": 2.0}])
     assert "(55.5 % right at epoch 1 at 64 px, 55.5 % right at epoch 2 at 64 px)" in twice
     assert once not in twice
 

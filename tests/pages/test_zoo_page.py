@@ -12,7 +12,6 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import (
     MINE,
     SHIPPED,
-    address,
     assert_works,
     charts,
     click,
@@ -207,15 +206,6 @@ def test_the_picture_is_the_readers() -> None:
     assert after[KEYS] != before[KEYS]
     assert after[1:] == before[1:]
     assert provenance(at).endswith("mine.png")
-
-
-def test_a_link_holds_what_is_shown() -> None:
-    link = {"family": "PVT", "zoo_layer": "3", "zoo_down": "10", "zoo_across": "80"}
-    at = opened("zoo", **link)
-    assert_works(at)
-    assert not at.info
-    assert {name: address(at)[name] for name in link} == link
-    assert "the patch at row 3, column 23" in prose(at)
 
 
 def test_it_is_the_same_whatever_model_is_on_screen(serve: Callable[..., Model]) -> None:
