@@ -428,14 +428,3 @@ def test_a_picture_of_the_detail_is_enlarged_once() -> None:
     x = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
     enlarged = F.interpolate(x[None], size=(16, 24), mode="bicubic", antialias=True)[0].clamp(0, 1)
     assert_allclose(rule(image), enlarged, rtol=0, atol=1e-5)
-
-
-def test_the_model_is_shown_what_preprocessing_gives() -> None:
-    model: Model = own_model()
-    seen: list[Tensor] = []
-    capture(model, picture())  # finds by passes of its own what the head reads and gives
-    handle = model.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    capture(model, picture())
-    handle.remove()
-    assert torch.equal(seen[0], model.preprocess(picture())[None])
-    assert len(seen) == 1

@@ -32,7 +32,6 @@ from vitviz.inspection import (
     offset_attention,
     prefix_mass,
     token_norms,
-    uniform_distance,
     windowed_distance,
 )
 from vitviz.intervention import head_effects, mean_head_outputs
@@ -44,7 +43,6 @@ from vitviz.profiling import (
     Moments,
     Profile,
     ProfileError,
-    State,
     load_profile,
     measuring,
     profile,
@@ -129,18 +127,6 @@ def test_self_and_outlier_mass_are_shares_of_the_patches_attention(
             assert_allclose(whole.values("outlier_mass")[number, layer], mass, atol=1e-6)
 
 
-def test_outlier_mass_is_what_goes_to_outliers() -> None:
-    acts = capture(example("plain"), PICTURES[0])
-    outliers = np.zeros((1, 25), bool)
-    outliers[0, [3, 20]] = True
-    found = measure_heads([acts], [outliers] * 4).values["outlier_mass"][0]
-    expected = [
-        acts.attention(layer)[:, 1:][:, :, [3, 20]].sum(axis=2).mean(axis=1) for layer in range(3)
-    ]
-    assert_allclose(found, expected, rtol=1e-5)
-    assert found.min() > 0.01
-
-
 def test_mutual_information_is_that_of_its_definition(
     whole: Profile, captured: list[Activations]
 ) -> None:
@@ -166,33 +152,6 @@ def test_spread_and_interval_are_those_of_numpy_and_scipy(whole: Profile) -> Non
     assert_allclose(whole.sem("entropy"), stats.sem(values, axis=0), rtol=1e-4)
     low, high = stats.t.interval(0.95, COUNT - 1, values.mean(axis=0), stats.sem(values, axis=0))
     assert_allclose(whole.interval("entropy"), (low, high), rtol=1e-5)
-
-
-def of_uniform_attention() -> Model:
-    model = own_model()
-    with torch.no_grad():
-        for name, parameter in model.module.named_parameters():
-            if "qkv" in name:
-                parameter[:32] = 0  # no query asks for anything
-    return model
-
-
-def test_uniform_attention_has_the_numbers_of_equal_sharing() -> None:
-    found = profile(of_uniform_attention(), PICTURES[:5])
-    tokens, patches = 25, 24
-    closed = {
-        "distance": uniform_distance((4, 6), 4),
-        "distance_paper": uniform_distance((4, 6), 4) * patches / tokens,
-        "entropy": np.log2(tokens),
-        "prefix_mass": 1 / tokens,
-        "self_mass": 1 / tokens,
-        "mutual_information": 0,
-    }
-    for name, value in closed.items():
-        assert_allclose(found.mean(name), np.full((3, 4), value), rtol=1e-5, atol=1e-6)
-        assert_allclose(found.std(name), 0, atol=1e-5)
-    for layer in range(3):
-        assert_allclose(found.offset_attention(layer), 1 / patches, rtol=1e-5)
 
 
 class Fixed:
@@ -619,13 +578,6 @@ def test_moments_of_nothing_are_no_numbers() -> None:
     one = nothing.merge(Moments.of([[1.0, np.nan]]))
     assert_array_equal(one.means, [1.0, np.nan])
     assert np.isnan(one.std).all()
-
-
-def test_a_state_survives_its_arrays() -> None:
-    state = State({"a/b": Moments.of([[1.0, 2.0], [3.0, 5.0]])}, {"c": np.arange(3.0)})
-    again = State.from_arrays(state.to_arrays())
-    for name, values in state.merge(again).to_arrays().items():
-        assert_array_equal(values, state.merge(state).to_arrays()[name])
 
 
 # --- families ----------------------------------------------------------------------------------
