@@ -305,10 +305,6 @@ def test_a_checkpoint_of_a_family_that_is_not_read_is_refused_as_such(tmp_path: 
     assert_clear_error(caught.value)
 
 
-def sparse() -> Tensor:
-    return torch.eye(3).to_sparse()
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -366,7 +362,7 @@ def test_a_quantised_tensor_of_torch_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        sparse,
+        lambda: torch.eye(3).to_sparse(),
         lambda: torch.empty(3, device="meta"),
         lambda: torch.zeros(1).expand(10**12),  # claims 4 TB, holds 4 bytes
     ],

@@ -801,17 +801,11 @@ def by_timm(
     ("size", "input_size", "crop_pct"),
     [
         ((640, 480), (224, 224), 0.875),
-        ((333, 517), (224, 224), 0.9),
         ((517, 333), (224, 224), 1.0),
-        ((1001, 701), (240, 240), 0.95),
-        ((225, 224), (224, 224), 1.0),
         ((57, 91), (32, 32), 0.96),
-        ((20, 31), (37, 37), 0.9),
         ((300, 200), (96, 160), 0.9),
-        ((201, 333), (160, 96), 1.0),
         ((333, 201), (161, 95), 0.83),
         ((3, 200), (64, 64), 0.9),
-        ((1, 1), (16, 16), 0.875),
         ((40, 50), (33, 47), 1.3),
     ],
 )
@@ -880,11 +874,6 @@ def test_geometry_refuses_what_makes_no_sense() -> None:
     for crop_pct in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="positive"):
             place((100, 50), input_size=(32, 32), crop_pct=crop_pct)
-
-
-def test_a_crop_is_in_pixels_of_the_picture() -> None:
-    crop = place((640, 480), input_size=(224, 224), crop_pct=0.875).crop
-    assert crop == pytest.approx((110, 30, 530, 450), abs=1.5)  # 341 wide, of 341.33
 
 
 @pytest.mark.parametrize("orientation", INVERSE)

@@ -373,17 +373,7 @@ def test_an_embedding_is_no_answer() -> None:
         assert_clear_error(caught.value)
 
 
-@pytest.mark.parametrize("name", ["test_vit", "deit_tiny_distilled_patch16_224"])
-def test_state_dict_has_timms_names(name: str) -> None:
-    with on_meta_device():
-        expected = timm.create_model(name).state_dict()
-    state = without_numbers(name).module.state_dict()
-    assert {key: value.shape for key, value in state.items()} == {
-        key: value.shape for key, value in expected.items()
-    }
-
-
-@pytest.mark.parametrize("size", [(300, 200), (200, 300), (224, 224), (90, 400), (31, 17)])
+@pytest.mark.parametrize("size", [(300, 200), (90, 400), (31, 17)])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
