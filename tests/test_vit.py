@@ -12,7 +12,7 @@ from examples import picture as photo
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from timm.layers.pos_embed import resample_abs_pos_embed
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 import vitviz
@@ -81,15 +81,6 @@ def test_logits_are_timms(name: str, size: str) -> None:
     assert logits.shape == (1, 1000)
     assert logits.std() > 0.1
     assert_close(logits, expected, rtol=0, atol=1e-5)
-
-
-def test_distilled_logits_average_both_heads() -> None:
-    model = tiny(distillation_token=True)
-    z = model.forward_features(picture())
-    assert isinstance(model.head_dist, nn.Linear)
-    first, second = model.head(z[:, 0]), model.head_dist(z[:, 1])
-    assert (first - second).abs().max() > 0.1
-    assert_close(model(picture()), (first + second) / 2)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("B/16", 86), ("L/16", 307), ("H/14", 632)])
