@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: and a projector.
 LAPTOP, ENLARGED, PHONE, PROJECTOR = (WIDTH, HEIGHT), (1093, 614), (390, 844), (1920, 1080)
 MAPS = ("attention", "positions", "rollout", "tokens")
-FIGURE = "main :is(canvas[data-part=map], [role=figure], [role=img])"
 PROVENANCE = ".st-key-provenance"
 
 # Of the document and all that could scroll it: how much wider it is than the window; and of what
