@@ -266,20 +266,25 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attributes)))
 
 
-def test_the_page_has_all_figures_and_refers_to_no_other_file(
-    written: tuple[Path, Profile],
-) -> None:
-    text = (written[0] / "profile.html").read_text()
+def assert_whole_page(text: str, figures: int) -> None:
+    """A page has all figures, each with words, and refers to no other file."""
     page = Tags()
     page.feed(text)
     named = [attributes for tag, attributes in page.found if tag == "figure"]
-    assert len(named) == len(MEASURES) + 8
+    assert len(named) == figures
     assert all(attributes["aria-label"] for attributes in named)
     for _, attributes in page.found:
         assert "src" not in attributes
         assert (attributes.get("href") or "data:").startswith("data:")
+    assert text.count("Plotly.newPlot(") >= figures
+
+
+def test_the_page_has_all_figures_and_refers_to_no_other_file(
+    written: tuple[Path, Profile],
+) -> None:
+    text = (written[0] / "profile.html").read_text()
+    assert_whole_page(text, len(MEASURES) + 8)
     assert "random weights" in text
-    assert text.count("Plotly.newPlot(") >= len(named)
 
 
 # --- stopping and going on ---------------------------------------------------------------------
