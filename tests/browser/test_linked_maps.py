@@ -107,7 +107,7 @@ def test_where_the_pointer_is_on_one_map_the_other_looks_too(page: "Page") -> No
     at = page.locator("canvas[data-part=photo]").first.bounding_box()
     assert at
     for place in ((7, 3), (0, 0), (9, 13)):
-        page.mouse.move(*_over(page, 0, *place))
+        page.mouse.move(*middle_of(page, "photo", *place))
         row, col = in_coarse(*place)
         assert label(page, 0).startswith(f"query row {place[0] + 1} column {place[1] + 1},")
         assert label(page, 1).startswith(f"query row {row + 1} column {col + 1},")
@@ -118,7 +118,7 @@ def test_where_the_pointer_is_on_one_map_the_other_looks_too(page: "Page") -> No
 
 @pytest.mark.usefixtures("both")
 def test_a_click_is_taken_by_both_and_told_once(page: "Page") -> None:
-    page.mouse.click(*_over(page, 0, 7, 3))
+    page.mouse.click(*middle_of(page, "photo", 7, 3))
     row, col = in_coarse(7, 3)
     expected = [1 + 7 * 14 + 3, row * 4 + col]
     assert [state[1] for state in page.evaluate(STATES)] == expected
@@ -135,7 +135,7 @@ def test_a_click_is_taken_by_both_and_told_once(page: "Page") -> None:
 @pytest.mark.usefixtures("both")
 def test_both_have_the_scale_of_the_larger_maximum(page: "Page") -> None:
     for place in ((7, 3), (2, 9)):
-        page.mouse.move(*_over(page, 0, *place))
+        page.mouse.move(*middle_of(page, "photo", *place))
         ends = [scale_end(page, which) for which in (0, 1)]
         assert ends[0] == ends[1]
         strongest = [label(page, which).rpartition(", ")[2] for which in (0, 1)]
@@ -159,16 +159,6 @@ def test_what_the_host_asks_for_of_the_picture_is_drawn_and_clicked(
     page.mouse.click(box["x"] + share[0] * box["width"], box["y"] + share[1] * box["height"])
     assert [state["query"] for state in sent(page)] == [1 + row * GRID[1] + col]
     assert page.locator(".caption").inner_text() == "a cat · point here"
-
-
-def _over(page: "Page", which: int, row: int, col: int) -> tuple[float, float]:
-    """The middle of a patch of the fine grid, over the first photo."""
-    box = page.locator("canvas[data-part=photo]").nth(which).bounding_box()
-    assert box
-    scale = box["width"] / SIZE[0]
-    x = CROP[0] + (col + 0.5) / GRID[1] * (CROP[2] - CROP[0])
-    y = CROP[1] + (row + 0.5) / GRID[0] * (CROP[3] - CROP[1])
-    return box["x"] + scale * x, box["y"] + scale * y
 
 
 def test_matches_are_outlined_in_the_other_picture(page: "Page", show: Callable[..., None]) -> None:

@@ -368,8 +368,8 @@ def test_hover_moves_the_query_and_tells_nobody(page: "Page", show: Callable[...
 
 
 def middle_of(page: "Page", part: str, row: int, col: int) -> tuple[float, float]:
-    """The middle of a patch on a canvas, in pixels of the window."""
-    box = page.locator(f"canvas[data-part={part}]").bounding_box()
+    """The middle of a patch on the first such canvas, in pixels of the window."""
+    box = page.locator(f"canvas[data-part={part}]").first.bounding_box()
     assert box
     scale = box["width"] / SIZE[0]
     x = CROP[0] + (col + 0.5) / GRID[1] * (CROP[2] - CROP[0])
