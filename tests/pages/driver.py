@@ -20,8 +20,9 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 import vitviz
+from vitviz import Activations, Model, capture
 from vitviz.app.pages import OPENING
-from vitviz.app.shared import models, results, started
+from vitviz.app.shared import models, pictures, results, started
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web import token_map as component
 from vitviz.zoo.checkpoints import shipped_names
@@ -197,6 +198,21 @@ def trigger(at: AppTest, name: str, event: str, value: object, which: int = 0) -
 def charts(at: AppTest) -> list[Any]:
     """What the browser is sent of each plotly chart."""
     return [chart.proto for chart in at.get("plotly_chart")]
+
+
+def alts(at: AppTest) -> list[str]:
+    """What each chart on screen says to those who do not see it."""
+    return [chart.alt for chart in charts(at)]
+
+
+def told(at: AppTest) -> list[str]:
+    """The notes on screen."""
+    return [message.value for message in at.info]
+
+
+def of_sample(model: Model, name: str = pictures.DEFAULT) -> Activations:
+    """What a model does with one of the app's sample photos."""
+    return capture(model, pictures.sample(name).image)
 
 
 def click(at: AppTest, figure: int | str, *points: int | dict[str, Any]) -> AppTest:

@@ -16,6 +16,7 @@ from pages.driver import (
     charts,
     figures,
     numbers,
+    of_sample,
     open_data,
     opened,
     opened_with_data,
@@ -49,7 +50,7 @@ def test_each_patch_answers_after_the_layer_asked_for(
     depth: int, serve: Callable[..., Model]
 ) -> None:
     model = serve("plain")
-    acts = capture(model, pictures.sample(pictures.DEFAULT).image)
+    acts = of_sample(model)
     assert acts.probabilities is not None
     found, chosen = patch_lens(model, acts, depth), (int(acts.probabilities.argmax()) + 1) % 5
     at = opened_with_data(

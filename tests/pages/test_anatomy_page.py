@@ -17,13 +17,14 @@ from pages.driver import (
     assert_works,
     at_page,
     components,
+    of_sample,
     open_data,
     opened,
     prose,
     provenance,
     token_map,
 )
-from vitviz import Activations, Model, capture
+from vitviz import Model
 from vitviz.app.shared import models, pictures
 from vitviz.app.widgets import anatomy as widget
 from vitviz.common import SMALL_MODEL
@@ -91,10 +92,6 @@ def commit(at: AppTest, **changes: object) -> AppTest:
     event = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
     event.json_trigger_value = json.dumps([{"event": "commit", "value": payload}])
     return at._run(states)
-
-
-def of_sample(model: Model) -> Activations:
-    return capture(model, pictures.sample(pictures.DEFAULT).image)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pages.driver import (
     charts,
     click,
     numbers,
+    of_sample,
     open_data,
     opened,
     prose,
@@ -343,7 +344,7 @@ def test_a_muted_head_gives_what_it_gives_on_other_pictures(serve: Callable[...,
         at.selectbox(key="mute_to").set_value(instead).run()
         assert_works(at)
         assert address(at)["mute_to"] == instead
-        values = mean_head_outputs(capture(model, pictures.sample(name).image) for name in meant)
+        values = mean_head_outputs(of_sample(model, name) for name in meant)
         assert_answers(at, expected(model, MuteHeads([(1, 0)], values)))
     at.button(key="run head effects").click().run()
     assert_works(at)
@@ -354,7 +355,7 @@ def test_a_head_that_decides_is_offered_and_where_none_does_it_is_said(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    logits = capture(model, pictures.sample(pictures.DEFAULT).image).logits
+    logits = of_sample(model).logits
     assert logits is not None
     answer, other = int(logits.argmax()), int(logits.argmin())
     effects = np.tile(logits, (3, 4, 1))
@@ -381,7 +382,7 @@ def test_a_head_that_decides_is_offered_and_where_none_does_it_is_said(
 def test_probabilities_are_worked_out_from_logits() -> None:
     at = opened("classify")
     model = models.load(SHIPPED)
-    logits = capture(model, pictures.sample(pictures.DEFAULT).image).logits
+    logits = of_sample(model).logits
     assert logits is not None
     (table,) = [table.value for table in at.table]
     best = np.argsort(-logits)[:3]

@@ -22,6 +22,7 @@ from pages.driver import (
     charts,
     commit,
     numbers,
+    of_sample,
     open_data,
     prose,
     provenance,
@@ -457,7 +458,7 @@ def test_both_maps_can_count_what_the_keys_add() -> None:
     columns = []
     for which, weights in enumerate(("trained", "random")):
         model = models.load(SMALL_MODEL, weights)
-        acts = capture(model, pictures.sample(pictures.DEFAULT).image)
+        acts = of_sample(model)
         matrix = acts.carried(model, 2).by_head
         wanted = matrix / matrix.sum(axis=2, keepdims=True)
         np.testing.assert_allclose(

@@ -18,6 +18,7 @@ from pages.driver import (
     at_page,
     charts,
     commit,
+    of_sample,
     open_data,
     opened,
     opened_with_data,
@@ -26,7 +27,7 @@ from pages.driver import (
     token_map,
     upload,
 )
-from vitviz import Activations, Model, capture, inspection
+from vitviz import Model, inspection
 from vitviz.app.pages import PAGES
 from vitviz.app.shared import pictures, results
 from vitviz.app.widgets.data_table import Table
@@ -92,10 +93,6 @@ def assert_same(found: float, wanted: float, share: float) -> None:
     """As `pytest.approx` has it, which takes long for each number of a table."""
     both_none = found != found and wanted != wanted
     assert both_none or abs(found - wanted) <= max(share * abs(wanted), 1e-12)
-
-
-def of_sample(model: Model) -> Activations:
-    return capture(model, pictures.sample(pictures.DEFAULT).image)
 
 
 # --- a table as a file --------------------------------------------------------------------------

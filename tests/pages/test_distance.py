@@ -19,6 +19,7 @@ from pages.driver import (
     encoded,
     forget,
     numbers,
+    of_sample,
     open_data,
     opened,
     opened_with_data,
@@ -28,7 +29,7 @@ from pages.driver import (
     upload,
 )
 from pages.test_data import written
-from vitviz import Activations, Model, ModelError, capture, inspection
+from vitviz import Activations, Model, ModelError, inspection
 from vitviz.app.shared import models, pictures
 from vitviz.app.shared.view import MEAN
 from vitviz.inspection.patterns import Sinks
@@ -43,10 +44,6 @@ def trace(at: AppTest, figure: int, number: int = 0) -> dict[str, Any]:
 
 def here(acts: Activations) -> dict[str, Any]:
     return dict(grid=acts.grid, num_prefix_tokens=acts.num_prefix_tokens)
-
-
-def seen(model: Model, name: str = pictures.DEFAULT) -> Activations:
-    return capture(model, pictures.sample(name).image)
 
 
 def distances(acts: Activations, variant: Any = "renormalised") -> np.ndarray:
@@ -64,7 +61,7 @@ def facts(at: AppTest) -> str:
 
 
 def test_each_dot_is_the_distance_of_its_head(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = opened("distance")
     assert_works(at)
     assert len(charts(at)) == 4
@@ -76,7 +73,7 @@ def test_each_dot_is_the_distance_of_its_head(serve: Callable[[str], Model]) -> 
 
 
 def test_the_dots_beside_the_maps_of_attention_are_these(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     sent = token_map(opened("attention"))["distance"]
     np.testing.assert_allclose(sent["values"], distances(acts), atol=0.006)
     equal = inspection.uniform_distance(acts.grid, acts.patch_size)
@@ -111,7 +108,7 @@ def test_a_click_on_a_dot_chooses_its_layer_and_head_on_every_page(
 def test_the_map_is_that_of_the_chosen_head_and_a_click_chooses_the_query(
     kind: str, serve: Callable[[str], Model]
 ) -> None:
-    acts = seen(serve(kind))
+    acts = of_sample(serve(kind))
     at = opened("distance", layer="2", head="3")
     middle = acts.attention_map(1, (2, 3))[2]
     np.testing.assert_allclose(numbers(trace(at, MAP)["z"]), 100 * middle, rtol=1e-5)
@@ -197,7 +194,7 @@ def test_sinks_that_cannot_be_told_say_why(
 @pytest.mark.parametrize("counts", ["values", "output"])
 def test_the_map_can_count_what_the_keys_add(counts: Any, serve: Callable[[str], Model]) -> None:
     model = serve("registers")
-    acts = seen(model)
+    acts = of_sample(model)
     at = opened("distance", layer="2", head="3", query="2.6", counts=counts)
     assert_works(at)
     weighted = acts.attention_map(1, (1, 5), of=counts, model=model)[2]
@@ -216,7 +213,7 @@ def test_the_map_can_count_what_the_keys_add(counts: Any, serve: Callable[[str],
 def test_the_chosen_head_is_shown_by_distance_and_by_offset(
     kind: str, head: int | None, variant: Any, serve: Callable[[str], Model]
 ) -> None:
-    acts = seen(serve(kind))
+    acts = of_sample(serve(kind))
     link = {} if head is None else {"head": str(head)}
     at = opened("distance", layer="2", variant=variant, **link)
     assert_works(at)
@@ -238,7 +235,7 @@ def test_the_chosen_head_is_shown_by_distance_and_by_offset(
 
 
 def test_the_facts_are_those_of_the_head(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = opened("distance", layer="1", head="2")
     layer = [acts.attention(0)]
     pixels = distances(acts)[0, 1]
@@ -251,7 +248,7 @@ def test_the_facts_are_those_of_the_head(serve: Callable[[str], Model]) -> None:
 
 
 def test_the_extremes_are_named(serve: Callable[[str], Model]) -> None:
-    distance = distances(seen(serve("plain")))
+    distance = distances(of_sample(serve("plain")))
     said = prose(opened("distance"))
     for words, index in (("Most local", distance.argmin()), ("most global", distance.argmax())):
         layer, head = divmod(int(index), 4)
@@ -287,7 +284,7 @@ def test_a_model_without_such_tokens_speaks_of_none(serve: Callable[[str], Model
 def test_the_numbers_are_there_as_a_table(
     variant: str, rows: str, serve: Callable[[str], Model]
 ) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = opened_with_data("distance", variant=variant)
     dots = numbers(trace(at, DOTS)["y"])
     np.testing.assert_allclose(dots, distances(acts, variant).ravel(), rtol=1e-5)
@@ -314,7 +311,7 @@ def test_the_samples_give_a_mean_and_a_spread(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    all_acts = [seen(model, name) for name in pictures.samples()]
+    all_acts = [of_sample(model, name) for name in pictures.samples()]
     each = np.stack([distances(acts) for acts in all_acts])
     files = written(monkeypatch, "csv")
     at = opened("distance", layer="2", head="3")

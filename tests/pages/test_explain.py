@@ -18,6 +18,7 @@ from pages.driver import (
     figures,
     forget,
     numbers,
+    of_sample,
     open_data,
     opened,
     opened_with_data,
@@ -54,7 +55,7 @@ def test_the_maps_are_of_the_most_probable_class_then_of_the_chosen_one(
     serve: Callable[..., Model],
 ) -> None:
     model = serve("plain")
-    acts = capture(model, pictures.sample(pictures.DEFAULT).image)
+    acts = of_sample(model)
     assert acts.probabilities is not None
     top = int(acts.probabilities.argmax())
     names = ("relevance", "gradient", "grad_cam")
@@ -217,7 +218,7 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    plain = capture(model, pictures.sample(pictures.DEFAULT).image)
+    plain = of_sample(model)
     assert plain.probabilities is not None
     monkeypatch.setattr(explain_curves, "STEPS", 3)
     link = {"class": "3", "fill": "mean"}

@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 from pages import driver
 from pages.driver import (
     SHIPPED,
+    alts,
     assert_works,
     charts,
     click,
@@ -34,10 +35,6 @@ MOSAIC, RESPONSE, PRODUCT, RANDOM = range(4)
 def numbers(at: AppTest, chart: int, trace: int = 0) -> np.ndarray:
     """`z` of one of the chart's traces as the browser gets it."""
     return driver.numbers(figures(at)[chart]["data"][trace]["z"])
-
-
-def alts(at: AppTest) -> list[str]:
-    return [chart.alt for chart in charts(at)]
 
 
 def titles(at: AppTest) -> list[str]:

@@ -10,7 +10,6 @@ import timm
 from examples import assert_clear_error, randomise
 from hub_server import HubServer
 from safetensors.torch import save_file
-from streamlit.testing.v1 import AppTest
 from timm.models import save_for_hf
 
 from pages.driver import (
@@ -22,6 +21,7 @@ from pages.driver import (
     opened,
     provenance,
     settled,
+    told,
     typed,
 )
 from vitviz.app.options import OptionError, check, parse
@@ -52,10 +52,6 @@ def repo(server: HubServer, folder: Path) -> HubServer:
     for path in folder.iterdir():
         server.files[f"somebody/my_vit/{path.name}"] = path.read_bytes()
     return server
-
-
-def told(at: AppTest) -> list[str]:
-    return [message.value for message in at.info]
 
 
 def test_a_name_of_the_hub_can_be_typed(repo: HubServer, say: Callable[..., None]) -> None:

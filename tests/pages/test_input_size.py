@@ -22,6 +22,7 @@ from pages.driver import (
     drawn,
     opened,
     provenance,
+    told,
     typed,
     upload,
 )
@@ -39,10 +40,6 @@ def costs(at: AppTest) -> str:
     """The sentence beneath the control."""
     (words,) = [text.value for text in at.markdown if " tokens" in text.value[:40]]
     return words
-
-
-def told(at: AppTest) -> list[str]:
-    return [message.value for message in at.info]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,6 +16,7 @@ from pages.driver import (
     click,
     commit,
     components,
+    of_sample,
     opened,
     opened_with_data,
     prose,
@@ -68,7 +69,7 @@ def latex(at: AppTest) -> list[str]:
 def on_sample(name: str) -> tuple[Model, Activations]:
     """A narrow model of this name, made beside the app, and its capture."""
     model = load_model(name, pretrained=False)
-    return model, capture(model, pictures.sample(pictures.DEFAULT).image)
+    return model, of_sample(model)
 
 
 @other

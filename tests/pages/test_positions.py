@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
     SHIPPED,
+    alts,
     assert_works,
     at_page,
     charts,
@@ -42,10 +43,6 @@ from vitviz.text import findings
 SHUFFLED, WITH, WITHOUT, TILES, LINES, BEFORE, AFTER = range(7)
 ORDER = "Does the order of the patches matter?"
 NAMES = ["learned", "sine-cosine 1-D", "sine-cosine 2-D", "random"]
-
-
-def alts(at: AppTest) -> list[str]:
-    return [chart.alt for chart in charts(at)]
 
 
 def titles(at: AppTest) -> list[str]:

@@ -8,10 +8,10 @@ import timm
 from examples import randomise, watched
 from numpy.testing import assert_allclose
 
-from pages.driver import address, assert_works, commit, opened, prose, stack, token_map
-from vitviz import Model, capture, inspection, intervention
+from pages.driver import address, assert_works, commit, of_sample, opened, prose, stack, token_map
+from vitviz import Model, inspection, intervention
 from vitviz.app.screens import explain_curves
-from vitviz.app.shared import models, pictures
+from vitviz.app.shared import models
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def beit(monkeypatch: pytest.MonkeyPatch) -> Model:
     return model
 
 
-def of_sample(model: Model) -> tuple[np.ndarray, np.ndarray]:
+def rollouts(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """The rollout of CLS, and of the mean of the patches: (rows, columns)."""
-    *_, every = inspection.rollout_steps(capture(model, pictures.sample(pictures.DEFAULT).image))
+    *_, every = inspection.rollout_steps(of_sample(model))
     return every[0, 1:].reshape(4, 6), every[1:, 1:].mean(axis=0).reshape(4, 6)
 
 
@@ -56,7 +56,7 @@ def test_the_class_token_can_still_be_asked(beit: Model) -> None:
 
 
 def test_the_map_of_a_class_says_where_it_is_read(beit: Model) -> None:
-    cls, pooled = of_sample(beit)
+    cls, pooled = rollouts(beit)
     assert np.abs(cls - pooled).max() > 1e-3
     words = prose(opened("explain"))
     where = "read at the mean of the patches (the head does not read CLS)."
@@ -79,8 +79,8 @@ def test_the_curves_are_of_maps_read_where_the_head_reads(
     at = opened("explain", maps="rollout last")
     at.button(key="run curves").click().run()
     assert_works(at)
-    cls, pooled = of_sample(beit)
+    cls, pooled = rollouts(beit)
     assert_allclose(ranked[0], pooled, atol=1e-6)
     assert np.abs(cls - pooled).max() > 1e-3
-    last = capture(beit, pictures.sample(pictures.DEFAULT).image).attention(2)
+    last = of_sample(beit).attention(2)
     assert_allclose(ranked[1], last[:, 1:, 1:].mean(axis=(0, 1)).reshape(4, 6), atol=1e-6)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, forget, opened, prose, token_map
+from pages.driver import assert_works, forget, of_sample, opened, prose, token_map
 from vitviz import Model, capture
 from vitviz.app.screens import rollout
 from vitviz.app.shared import pictures
@@ -41,7 +41,7 @@ def test_attention_and_rollout_stand_in_a_row_with_their_correlation(
     serve: Callable[..., Model],
 ) -> None:
     model = serve(kind)
-    acts = capture(model, pictures.sample(pictures.DEFAULT).image)
+    acts = of_sample(model)
     layer = int(link.get("layer", 3))
     attention = read(acts.attention(layer - 1).mean(axis=0))
     rollout_ = read([*rollout_steps(acts)][layer - 1])

@@ -20,6 +20,7 @@ from pages.driver import (
     commit,
     figures,
     numbers,
+    of_sample,
     opened,
     opened_with_data,
     opened_with_norms,
@@ -27,16 +28,12 @@ from pages.driver import (
     stack,
     token_map,
 )
-from vitviz import Activations, Model, capture, inspection
+from vitviz import Activations, Model, inspection
 from vitviz.app.shared import pictures
 from vitviz.common.language import as_percent
 from vitviz.text import findings
 
 COLOURS, FILM, SCATTER, NORMS = 0, 1, 2, 3
-
-
-def seen(model: Model, name: str = pictures.DEFAULT) -> Activations:
-    return capture(model, pictures.sample(name).image)
 
 
 def after(acts: Activations, layer: int) -> np.ndarray:
@@ -69,7 +66,7 @@ def second_layer() -> AppTest:
 def test_the_browser_gets_the_cosine_of_every_pair_after_every_layer(
     kind: str, stars: str, serve: Callable[[str], Model]
 ) -> None:
-    acts = seen(serve(kind))
+    acts = of_sample(serve(kind))
     at = opened("tokens")
     assert_works(at)
     shown, sent = token_map(at), stack(at)
@@ -96,7 +93,7 @@ def test_the_browser_gets_the_cosine_of_every_pair_after_every_layer(
 def test_the_page_begins_with_a_typical_patch_of_what_the_head_attends_to(
     serve: Callable[[str], Model],
 ) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     looks = acts.attention_map(acts.depth - 1, 0).mean(axis=0).ravel()
     most = 1 + np.argsort(-looks)[:3]  # a tenth of 24 patches
     rows = after(acts, acts.depth)[most]
@@ -155,7 +152,7 @@ def test_a_layer_and_a_query_chosen_in_the_map_hold_for_all_figures(
 
 
 def test_three_components_are_red_green_and_blue(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = second_layer()
     components, explained = inspection.token_components(after(acts, 2), grid=acts.grid)
     for channel, colour in enumerate(("red", "green", "blue")):
@@ -166,7 +163,7 @@ def test_three_components_are_red_green_and_blue(serve: Callable[[str], Model]) 
 
 
 def test_other_components_can_be_chosen(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     points, explained = inspection.token_scatter(
         after(acts, 3), grid=acts.grid, num_prefix_tokens=1, n_components=5
     )
@@ -190,7 +187,7 @@ def test_other_components_can_be_chosen(serve: Callable[[str], Model]) -> None:
 
 
 def test_the_threshold_keeps_one_end_of_the_first_component(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
     at = opened("tokens")
     assert "24 patches on" in alt(at, SCATTER)
@@ -214,7 +211,7 @@ def test_the_threshold_keeps_one_end_of_the_first_component(serve: Callable[[str
 def test_the_mask_is_a_picture_of_the_size_of_the_original(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
     kept = inspection.foreground(components[..., 0], threshold=0.4)
     made: list[bytes] = []
@@ -244,7 +241,7 @@ def test_the_mask_is_a_picture_of_the_size_of_the_original(
 def test_too_few_patches_beyond_the_threshold_are_said_and_all_are_shown(
     serve: Callable[[str], Model],
 ) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
     kept = inspection.foreground(components[..., 0], threshold=0.95)
     assert kept.sum() < 3
@@ -260,7 +257,7 @@ def test_too_few_patches_beyond_the_threshold_are_said_and_all_are_shown(
 
 
 def test_every_layer_has_its_tile_with_its_variance(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = second_layer()
     labels = [label["text"] for label in layout(at, FILM)["annotations"]]
     shares = [
@@ -314,7 +311,7 @@ def test_a_click_on_a_thumbnail_makes_it_the_query(serve: Callable[[str], Model]
 def test_both_rules_for_lengths_are_on_screen_with_their_numbers(
     serve: Callable[[str], Model],
 ) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = opened_with_norms(layer="1")
     norms, long, limit = inspection.token_norms(acts.tokens(1), grid=acts.grid)
     said = prose(at)
@@ -357,7 +354,7 @@ def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
 
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = second_layer()
     table = at.dataframe[0].value
     alike = [inspection.token_similarity(after(acts, layer))[1:, 1:] for layer in (1, 2, 3)]
@@ -376,7 +373,7 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
 
 
 def test_the_mean_of_the_patches_is_a_query_too(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("registers alone"))  # 2 registers
+    acts = of_sample(serve("registers alone"))  # 2 registers
     table = opened_with_data("tokens", query="mean", layer="2").dataframe[0].value
     cosines = inspection.token_similarity(after(acts, 2))[2:, 2:].mean(axis=0)
     np.testing.assert_allclose(table["cosine with the query"], cosines, atol=1e-5)

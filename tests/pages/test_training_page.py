@@ -13,8 +13,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
+    alts,
     assert_works,
-    charts,
     components,
     figures,
     opened,
@@ -76,10 +76,6 @@ def prose_after_growth(folder: Path, **more: Any) -> str:
 def page_of(name: str) -> AppTest:
     """The page of a shipped model with its data, for tests that only read it."""
     return opened_with_data("training", model=name)
-
-
-def alts(at: Any) -> list[str]:
-    return [chart.alt for chart in charts(at)]
 
 
 def test_the_run_of_the_model_on_screen_is_shown() -> None:

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from pages.driver import SHIPPED, assert_works, opened, provenance, stack, token_maps
-from vitviz import capture, load_model
-from vitviz.app.shared import pictures
+from pages.driver import SHIPPED, assert_works, of_sample, opened, provenance, stack, token_maps
+from vitviz import load_model
 
 
 @pytest.mark.usefixtures("narrow")
@@ -20,7 +19,7 @@ def test_both_kinds_of_random_weights_are_offered_by_their_names() -> None:
     assert "mimetic initialisation" in warning.value
     assert "random weights, mimetic initialisation" in provenance(at)
     model = load_model(SHIPPED, pretrained=False, initialisation="mimetic")
-    whole = capture(model, pictures.sample(pictures.DEFAULT).image).attention(0)
+    whole = of_sample(model).attention(0)
     sent, shape = stack(at), (len(model.layers), *whole.shape[:2])
     shown = (sent["codes"].reshape(*shape, -1)[0] / 255) ** 2
     shown *= sent["peaks"].reshape(*shape, 1)[0]

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import (
     MINE,
     SHIPPED,
+    alts,
     assert_works,
     charts,
     click,
@@ -33,10 +34,6 @@ from vitviz.text.families import CARDS
 from vitviz.zoo import PAPER_SIZES, TOYS
 
 KEYS, MATRICES, COST = range(3)
-
-
-def alts(at: AppTest) -> list[str]:
-    return [chart.alt for chart in charts(at)]
 
 
 def choose(at: AppTest, family: str) -> AppTest:
