@@ -29,6 +29,7 @@ from pages.driver import (
     charts,
     complaints,
     numbers,
+    of_sample,
     open_data,
     opened,
     opened_with_data,
@@ -38,7 +39,7 @@ from pages.driver import (
     specs,
 )
 from pages.test_distance import DOTS, facts, trace
-from pages.test_tokens import COLOURS, FILM, alt, layout, seen
+from pages.test_tokens import COLOURS, FILM, alt, layout
 from vitviz import Model, Profile, cli, inspection, load_model, load_profile, profile
 from vitviz.app.shared import models, pictures, results, started
 from vitviz.app.widgets import profiles
@@ -335,7 +336,7 @@ def test_components_of_all_samples_are_those_of_their_stacked_tokens(
     assert_works(at)
     stacked = []
     for name in pictures.samples():
-        acts = seen(model, name)
+        acts = of_sample(model, name)
         stacked.append(acts.tokens(2, normalised=True)[acts.num_prefix_tokens :])
     pca = PCA(5, svd_solver="full").fit(np.concatenate(stacked).astype(np.float64))
     signs = np.sign(pca.components_[np.arange(5), np.abs(pca.components_).argmax(axis=1)])
@@ -381,7 +382,7 @@ def test_a_token_has_one_colour_in_every_picture(serve: Callable[[str], Model]) 
 
 @pytest.mark.usefixtures("few_samples")
 def test_the_threshold_keeps_the_basis_of_all_samples(serve: Callable[[str], Model]) -> None:
-    acts = seen(serve("plain"))
+    acts = of_sample(serve("plain"))
     at = opened_with_data("tokens", basis="samples", threshold="0.9")
     assert_works(at)
     table = at.dataframe[0].value
