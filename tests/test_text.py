@@ -272,6 +272,23 @@ def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     assert changed == ("shipped" in MODELS[model])
 
 
+#: What DEFINITIONS of this project call common errors, by a word of each correction.
+CORRECTED = {
+    "attention": ("(N + 1) x (N + 1)", "of D_h, the width of one head", "Only attention moves"),
+    "tokens": ("z_l = MLP(LN(z'_l)) + z'_l", "processes each token on its own"),
+    "positions": ("learned 1-D, learned 2-D and relative", "ViT learns its position embeddings"),
+    "classify": ("one linear layer", "tanh belongs to pre-training"),
+    "distance": ("*less* pronounced in hybrids", "Single heads do not follow at all"),
+}
+
+
+@pytest.mark.parametrize("page", CORRECTED)
+def test_common_errors_are_corrected_where_they_belong(page: str) -> None:
+    said = " ".join(page_text(page).wrong.split())
+    for correction in CORRECTED[page]:
+        assert correction in said
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_wrong_is_quoted_and_then_corrected(page: str) -> None:
     wrong = page_text(page).wrong
