@@ -6,7 +6,7 @@
     python benchmarks/load.py sizes [--count 120] [--max-tokens 1024] [--weights trained]
     python benchmarks/load.py giants [--size 352x352] [--sessions 3] [--max-tokens 20000]
     python benchmarks/load.py limits [--sessions 30]
-    python benchmarks/load.py walks [--visitors 0 1 5 10 20] [--cache 128]
+    python benchmarks/load.py walks [--visitors 0 1 5 10 20] [--cache 64]
 
 Each session speaks the protocol of Streamlit's page over its own websocket (tests/visitor.py).
 Nothing is drawn by a browser, so what a browser costs is not in it.
@@ -660,7 +660,7 @@ def main() -> int:
     way.set_defaults(run=lambda asked: limits(asked.sessions))
     way = ways.add_parser("walks")
     way.add_argument("--visitors", type=int, nargs="+", default=[0, 1, 5, 10, 20])
-    way.add_argument("--cache", type=int, default=128)
+    way.add_argument("--cache", type=int, default=64)
     way.set_defaults(run=lambda asked: walks(asked.visitors, asked.cache))
     asked = parser.parse_args()
     print(f"{cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)

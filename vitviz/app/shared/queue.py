@@ -18,7 +18,7 @@ from vitviz.common.malloc import return_freed_memory
 
 TICK = 0.5  # seconds between two calls while waiting
 MAX_WAITING = 100
-DRAWN_AT_ONCE = 2  # pages; Python runs one thread at a time, so that more are no faster
+DRAWN_AT_ONCE = 3  # pages; two cores draw no more, and each holds some 20 MB meanwhile
 PATIENCE = 10.0  # seconds after which a page is drawn beside all others
 
 
@@ -201,7 +201,7 @@ def current_turn() -> Turn | None:
 def drawing() -> Iterator[None]:
     """Draw a page while few others are drawn; then return to the system what it has freed.
 
-    Ten pages at once take 150 MB more than two, and longer. An experiment or a load on the page
+    Ten pages at once take 150 MB more than three. An experiment or a load on the page
     gives up its place, so nobody waits for it, and nobody waits longer than `PATIENCE` for others.
     """
     _held.place = _places.acquire(timeout=PATIENCE)
