@@ -20,6 +20,7 @@ TICK = 0.5  # seconds between two calls while waiting
 MAX_WAITING = 100
 DRAWN_AT_ONCE = 3  # pages; two cores draw no more, and each holds some 20 MB meanwhile
 PATIENCE = 10.0  # seconds after which a page is drawn beside all others
+BETWEEN_RETURNS = 1.0  # seconds; the next page takes new memory, which costs it some ms
 
 
 class BusyError(RuntimeError):
@@ -179,7 +180,13 @@ def pass_queue() -> Queue:
     return Queue(seconds=limits.seconds())
 
 
-_places = threading.Semaphore(DRAWN_AT_ONCE)
+class _Places(threading.Semaphore):
+    """The places to draw, and when memory was returned last."""
+
+    returned = 0.0
+
+
+_places = _Places(DRAWN_AT_ONCE)
 
 
 class _Held(threading.local):
@@ -199,7 +206,7 @@ def current_turn() -> Turn | None:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw a page while few others are drawn; then return to the system what it has freed.
+    """Draw a page while few others are drawn; then return what was freed to the system.
 
     Ten pages at once take 150 MB more than three. An experiment or a load on the page
     gives up its place, so nobody waits for it, and nobody waits longer than `PATIENCE` for others.
@@ -209,7 +216,9 @@ def drawing() -> Iterator[None]:
         yield
     finally:
         _give_up_place()
-        return_freed_memory()
+        if time.monotonic() - _places.returned > BETWEEN_RETURNS:
+            _places.returned = time.monotonic()
+            return_freed_memory()
 
 
 def _give_up_place() -> None:
