@@ -86,7 +86,6 @@ When = Literal["eager", "lazy", "hint"]
 EXCEPTIONS: set[tuple[str, str, When]] = {
     ("app", "plotly", "hint"),
     ("cli", "torch", "lazy"),
-    ("text", "inspection", "hint"),  # what findings are about
     ("activations", "vitviz", "lazy"),  # acts.show() is vitviz.show(acts)
 }
 LAZY_ONLY = {("cli", "training"), *(("vitviz", layer) for layer in _ALL)}

@@ -1,14 +1,11 @@
 """Write one sentence per page about what its numbers show."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from ..common.language import as_percent, mark, offset_name, tr, tr_md
-
-if TYPE_CHECKING:
-    from ..inspection import Patterns, Sinks
 
 CLEAR = 0.1  # a clear pattern exceeds uniform attention by this share of attention among patches
 MOST = 0.5  # from this share on, a head counts as attending to one prefix token
@@ -25,9 +22,41 @@ _PLACES = {
 }
 
 
+class Sinks(Protocol):
+    """The result of `inspection.attention_sinks` for a layer."""
+
+    @property
+    def no_ops(self) -> Sequence[int]: ...
+
+    @property
+    def broadcasts(self) -> Sequence[int]: ...
+
+
+class Patterns(Protocol):
+    """The result of `inspection.attention_patterns` for a layer."""
+
+    @property
+    def shares(self) -> dict[str, np.ndarray]: ...
+
+    @property
+    def uniform(self) -> dict[str, float]: ...
+
+    @property
+    def offset(self) -> np.ndarray: ...
+
+    @property
+    def patch(self) -> np.ndarray: ...
+
+    @property
+    def token(self) -> np.ndarray: ...
+
+    @property
+    def moved(self) -> np.ndarray: ...
+
+
 def attention(
     layers: Sequence[int],
-    patterns: Sequence["Patterns"],
+    patterns: Sequence[Patterns],
     columns: int,
     prefix: Sequence[str] = (),
 ) -> str:
@@ -96,7 +125,7 @@ def attention(
     return sentence
 
 
-def sinks(layer: int, keys: "Sinks", columns: int, prefix: Sequence[str] = ()) -> str:
+def sinks(layer: int, keys: Sinks, columns: int, prefix: Sequence[str] = ()) -> str:
     """Name the keys of a layer that get attention for nothing, and those that add to nearly all.
 
     Parameters
@@ -135,7 +164,7 @@ def sinks(layer: int, keys: "Sinks", columns: int, prefix: Sequence[str] = ()) -
 
 
 def sinks_by_layer(
-    layers: Mapping[int, "Sinks"], columns: int, prefix: Sequence[str] = ()
+    layers: Mapping[int, Sinks], columns: int, prefix: Sequence[str] = ()
 ) -> tuple[str, str]:
     """Name by layer the no-op sinks, in one sentence, and the broadcasts, in another.
 
@@ -209,7 +238,7 @@ def _name_tokens(tokens: Sequence[int], columns: int, prefix: Sequence[str]) -> 
     return "; ".join(names)
 
 
-def _pattern_words(pattern: "Patterns", name: str, head: int, columns: int) -> str:
+def _pattern_words(pattern: Patterns, name: str, head: int, columns: int) -> str:
     """Name the keys of a pattern among the patches."""
     if name in _PLACES:
         return tr(_PLACES[name])

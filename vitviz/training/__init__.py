@@ -22,3 +22,33 @@ from .loop import build, grow, train
 from .objective import PlainAttention, rate_factor
 from .publishing import record
 from .recipes import RECIPES, Recipe, Stage
+
+__all__ = [
+    "MEAN",
+    "RECIPES",
+    "STD",
+    "Calibration",
+    "PlainAttention",
+    "Recipe",
+    "Split",
+    "Stage",
+    "accuracy",
+    "build",
+    "calibration",
+    "calibration_error",
+    "colour_jitter",
+    "cutmix",
+    "evaluate",
+    "fit_grades",
+    "fit_temperature",
+    "flip_and_shift",
+    "grow",
+    "load",
+    "load_cifar",
+    "normalise",
+    "predict",
+    "random_resized_crop",
+    "rate_factor",
+    "record",
+    "train",
+]

@@ -180,13 +180,8 @@ def pass_queue() -> Queue:
     return Queue(seconds=limits.seconds())
 
 
-class _Places(threading.Semaphore):
-    """The places to draw, and when memory was returned last."""
-
-    returned = 0.0
-
-
-_places = _Places(DRAWN_AT_ONCE)
+_places = threading.Semaphore(DRAWN_AT_ONCE)
+_returned = 0.0  # when freed memory was returned last
 
 
 class _Held(threading.local):
@@ -206,18 +201,20 @@ def current_turn() -> Turn | None:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw a page while few others are drawn; then return what was freed to the system.
+    """Draw a page beside two others at most; then return freed memory to the system.
 
-    Ten pages at once take 150 MB more than three. An experiment or a load on the page
-    gives up its place, so nobody waits for it, and nobody waits longer than `PATIENCE` for others.
+    Ten pages at once take 150 MB more than three. A page gives up its place before it waits for an
+    experiment or a model, so the others need not wait for these. No page waits longer than
+    `PATIENCE`.
     """
+    global _returned
     _held.place = _places.acquire(timeout=PATIENCE)
     try:
         yield
     finally:
         _give_up_place()
-        if time.monotonic() - _places.returned > BETWEEN_RETURNS:
-            _places.returned = time.monotonic()
+        if time.monotonic() - _returned > BETWEEN_RETURNS:
+            _returned = time.monotonic()
             return_freed_memory()
 
 
@@ -234,8 +231,8 @@ def turn(
     """Wait for a turn, in the queue of forward passes by default, showing how many are ahead.
 
     A thread that has its turn of a pass already goes on. One that waits for an experiment or a load
-    lets another page be drawn meanwhile. Streamlit stops a stale run, or one whose
-    session has ended, when it next draws: such a run leaves the queue here.
+    lets another page be drawn meanwhile. Streamlit stops a stale run, or one whose session has
+    ended, when it next draws: such a run leaves the queue here.
 
     Raises
     ------

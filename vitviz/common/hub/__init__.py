@@ -7,3 +7,13 @@ blocks nobody longer than the timeout.
 
 from .downloading import TIMEOUT, download
 from .weights import HubError, Weights, find_cached, is_intact, remove_cached
+
+__all__ = [
+    "TIMEOUT",
+    "HubError",
+    "Weights",
+    "download",
+    "find_cached",
+    "is_intact",
+    "remove_cached",
+]

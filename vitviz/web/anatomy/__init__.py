@@ -7,3 +7,5 @@ next tensor of the capture; otherwise it is left out.
 
 from .layers import Box, Residual, layer_boxes, residual_stream, scores
 from .steps import steps
+
+__all__ = ["Box", "Residual", "layer_boxes", "residual_stream", "scores", "steps"]

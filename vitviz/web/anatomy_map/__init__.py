@@ -17,6 +17,19 @@ from .numbers import (
     token_name,
 )
 
+__all__ = [
+    "MAX_LAYER_BYTES",
+    "Anatomy",
+    "compute_anatomy",
+    "layer_message",
+    "pack_stack",
+    "script",
+    "steps_message",
+    "style",
+    "token_name",
+    "view_message",
+]
+
 _HERE = Path(__file__).parent
 
 

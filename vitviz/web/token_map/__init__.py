@@ -28,6 +28,30 @@ from .frames import (
     view_message,
 )
 
+__all__ = [
+    "KINDS",
+    "Frame",
+    "Kind",
+    "PlacedGrid",
+    "Shape",
+    "capture_frames",
+    "capture_view",
+    "count_map_bytes",
+    "default_query",
+    "encode_frame",
+    "encode_window_frame",
+    "frame_shape",
+    "layer_names",
+    "map_colours",
+    "map_titles",
+    "matching_patch",
+    "pack_stack",
+    "photo_url",
+    "script",
+    "style",
+    "view_message",
+]
+
 _HERE = Path(__file__).parent
 
 

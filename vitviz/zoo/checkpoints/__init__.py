@@ -22,3 +22,26 @@ from .shipped import (
     weights_file,
     write_metadata,
 )
+
+__all__ = [
+    "INDEX",
+    "Checkpoint",
+    "CheckpointError",
+    "Shipped",
+    "check_kinds",
+    "classes_named_in",
+    "count_patches",
+    "digest_of",
+    "files_of",
+    "initial_filters",
+    "initial_positions",
+    "initialisations",
+    "left_out_note",
+    "load_shipped",
+    "load_state",
+    "load_trained",
+    "shard_names",
+    "shipped_names",
+    "weights_file",
+    "write_metadata",
+]
