@@ -262,8 +262,8 @@ def test_filters_that_read_blue_first_are_drawn_in_the_colours_of_the_picture(
     serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    blue_first = replace(model.preprocess, channel_order="BGR")
-    monkeypatch.setattr(model, "preprocess", blue_first)
+    changed = replace(model.preprocess, channel_order="BGR")
+    monkeypatch.setattr(model, "preprocess", changed)
     at = opened("filters", filters="raw filters", order="as in the model", filter="2")
     assert model.patch_kernel is not None
     kernel, x = model.patch_kernel[1], model.preprocess(pictures.sample(pictures.DEFAULT).image)
