@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+import streamlit as st
 from examples import assert_clear_error
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 
@@ -141,7 +142,7 @@ def test_who_gives_way_goes_after_all_others_and_is_not_turned_away() -> None:
     assert order == ["first", "a", "b", "last"]
 
 
-def test_experiments_let_those_who_come_later_go_first() -> None:
+def test_experiments_let_three_who_come_later_go_first() -> None:
     line, order = Queue(), []
 
     def take(name: str, patient: bool = False) -> None:
@@ -150,12 +151,31 @@ def test_experiments_let_those_who_come_later_go_first() -> None:
 
     with line.turn(nothing, patient=True) as mine:
         threads = started(line, partial(take, "experiment", True))
-        threads += started(line, *(partial(take, name) for name in "ab"))
+        threads += started(line, *(partial(take, name) for name in "abcdefg"))
         mine.give_way(nothing)
         order.append("first experiment")
     for thread in threads:
         thread.join()
-    assert order == ["a", "b", "experiment", "first experiment"]
+    assert order == [*"abc", "experiment", *"def", "first experiment", "g"]
+
+
+def test_who_leaves_without_a_turn_moves_nobody() -> None:
+    line, order = Queue(), []
+
+    def take(name: str, patient: bool = False) -> None:
+        with line.turn(nothing, patient=patient):
+            order.append(name)
+
+    def stop(ahead: int) -> None:
+        raise StopException
+
+    with line.turn(nothing, patient=True):
+        threads = started(line, partial(take, "experiment", True), partial(take, "a"))
+        with pytest.raises(StopException), line.turn(stop):
+            raise AssertionError("it was not its turn")
+    for thread in threads:
+        thread.join()
+    assert order == ["a", "experiment"]
 
 
 def test_who_has_a_turn_need_not_wait_for_another() -> None:
@@ -194,7 +214,7 @@ def pages(count: int, draw: Callable[[], object]) -> Iterator[None]:
     """Threads that draw a page each, in which they call `draw`."""
 
     def page() -> None:
-        with queue.drawing():
+        with queue.drawing(st.empty()):
             draw()
 
     threads = [threading.Thread(target=page) for _ in range(count)]
@@ -235,7 +255,7 @@ def test_an_experiment_lets_other_pages_be_drawn() -> None:
     with pages(queue.DRAWN_AT_ONCE + 1, experiment):
         until(lambda: line.length == queue.DRAWN_AT_ONCE + 1)
         before = time.monotonic()
-        with queue.drawing():
+        with queue.drawing(st.empty()):
             assert time.monotonic() - before < 1
         go.set()
     assert len(begun) == queue.DRAWN_AT_ONCE + 1
@@ -249,11 +269,34 @@ def test_a_page_is_drawn_in_the_end_beside_others_that_hang(
     with pages(queue.DRAWN_AT_ONCE, lambda: go.wait(10)):
         time.sleep(0.1)
         for _ in range(2):
-            with queue.drawing():  # gives back no place that it did not have
+            with queue.drawing(st.empty()):  # gives back no place that it did not have
                 pass
         go.set()
     with pages(queue.DRAWN_AT_ONCE, lambda: None):
         pass
+
+
+def test_a_page_that_waits_for_others_says_how_many_are_ahead(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    said, inside, go = [], [], threading.Event()
+
+    def hold() -> None:
+        inside.append(1)
+        go.wait(10)
+
+    def draw(place: object, value: float, text: str = "") -> object:
+        said.append(text)
+        go.set()
+        return place
+
+    with pages(queue.DRAWN_AT_ONCE, hold), monkeypatch.context() as patch:
+        until(lambda: len(inside) == queue.DRAWN_AT_ONCE)
+        patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", draw)
+        at = opened()
+    assert said[0] == "1 ahead of you"
+    assert_works(at)
 
 
 def test_the_page_says_how_many_are_ahead(

@@ -96,7 +96,7 @@ def main() -> None:
     except OptionError as error:
         made.top.error(tr_md(error))
         st.stop()
-    with drawing():
+    with drawing(answer):
         with made.top:
             view = _or_error(partial(draw_controls, page))
         if view:

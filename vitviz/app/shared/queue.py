@@ -3,10 +3,12 @@
 Pages are drawn a few at a time, too, as each holds the captures and messages of its visitor.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -18,6 +20,7 @@ from vitviz.common.malloc import return_freed_memory
 
 TICK = 0.5  # seconds between two calls while waiting
 MAX_WAITING = 100
+OVERTAKING = 3  # turns that go before one that is patient
 DRAWN_AT_ONCE = 3  # pages; two cores draw no more, and each holds some 20 MB meanwhile
 PATIENCE = 10.0  # seconds after which a page is drawn beside all others
 BETWEEN_RETURNS = 1.0  # seconds; the next page takes new memory, which costs it some ms
@@ -28,7 +31,7 @@ class BusyError(RuntimeError):
 
 
 class Turn:
-    """A position in the queue; a `patient` one lets all others go first.
+    """A position in the queue; a `patient` one lets others go first.
 
     Its seconds are counted against a visitor, where there is a limit.
     """
@@ -53,26 +56,33 @@ class Turn:
         """
         self._queue._charge(self)
         self._queue._check(self)
-        self._queue._to_the_end(self)
+        self._queue._leave(self, again=True)
         self._queue._wait(self, waiting)
 
 
 class Queue:
-    """A first-in, first-out queue in which one runs and at most `most` others wait.
+    """A first-in, first-out queue in which a few run and at most `most` others wait.
 
-    Experiments of many passes are patient: who waits for a map waits for one pass of theirs at
-    most, however many experiments there are.
+    Experiments of many passes are patient: other turns go first. After `OVERTAKING` of those one
+    patient turn is next, so that experiments end on a busy server too. Who waits for a map thus
+    waits for one pass of an experiment, and one more for every third map before it.
 
     Parameters
     ----------
     seconds : Allowance, optional
         Counts the seconds that each visitor's turns last.
+    at_once : int
+        How many run at the same time.
     """
 
-    def __init__(self, most: int = MAX_WAITING, seconds: Allowance | None = None) -> None:
+    def __init__(
+        self, most: float = MAX_WAITING, seconds: Allowance | None = None, at_once: int = 1
+    ) -> None:
         self.most = most
         self.seconds = seconds
-        self._line: list[Turn] = []  # the first has its turn
+        self.at_once = at_once
+        self._line: list[Turn] = []  # the first ones have their turn
+        self._overtaking = 0  # turns since one that is patient
         self._moved = threading.Condition()
 
     @property
@@ -110,7 +120,7 @@ class Queue:
         mine = Turn(self, patient, visitor)
         self._check(mine)
         with self._moved:
-            if len(self._line) > self.most:
+            if len(self._line) - self.at_once >= self.most:
                 raise BusyError(
                     tr(
                         "{most} others are already waiting. Try again in a minute.",
@@ -123,17 +133,14 @@ class Queue:
             yield mine
         finally:
             self._charge(mine)
-            with self._moved:
-                self._line.remove(mine)
-                self._moved.notify_all()
+            self._leave(mine)
 
     def _place(self, turn: Turn) -> int:
         """Return where in the line a turn begins to wait: never before the one that runs."""
         end = len(self._line)
         if turn.patient:
             return end
-        later = (at for at, other in enumerate(self._line) if at > 0 and other.patient)
-        return next(later, end)
+        return next((at for at in range(self.at_once, end) if self._line[at].patient), end)
 
     def _check(self, turn: Turn) -> None:
         """Refuse a visitor whose seconds are used up."""
@@ -155,19 +162,31 @@ class Queue:
         if self.seconds is not None and turn.visitor is not None and begun is not None:
             self.seconds.spend(turn.visitor, time.monotonic() - begun)
 
-    def _to_the_end(self, turn: Turn) -> None:
+    def _leave(self, turn: Turn, again: bool = False) -> None:
+        """Leave the line, or go to its end; let a patient turn be next if it was overtaken."""
         with self._moved:
+            last = self.at_once - 1
+            had_turn = self._line.index(turn) <= last
             self._line.remove(turn)
-            self._line.append(turn)
+            patient = next((one for one in self._line[last:] if one.patient), None)
+            if turn.patient or patient is None:
+                self._overtaking = 0
+            elif had_turn:
+                self._overtaking += 1
+                if self._overtaking >= OVERTAKING:
+                    self._line.remove(patient)
+                    self._line.insert(last, patient)
+            if again:
+                self._line.append(turn)
             self._moved.notify_all()
 
     def _wait(self, turn: Turn, waiting: Callable[[int], object]) -> None:
         while True:
             with self._moved:
-                if self._moved.wait_for(lambda: self._line[0] is turn, TICK):
+                if self._moved.wait_for(lambda: turn in self._line[: self.at_once], TICK):
                     turn.begun = time.monotonic()
                     return
-                ahead = self._line.index(turn)
+                ahead = self._line.index(turn) - self.at_once + 1
             waiting(ahead)  # outside the lock, as it may be slow
 
 
@@ -180,15 +199,15 @@ def pass_queue() -> Queue:
     return Queue(seconds=limits.seconds())
 
 
-_places = threading.Semaphore(DRAWN_AT_ONCE)
+_pages = Queue(most=math.inf, at_once=DRAWN_AT_ONCE)
 _returned = 0.0  # when freed memory was returned last
 
 
 class _Held(threading.local):
-    """What this thread holds: the turn of forward passes, and one of the places to draw."""
+    """What this thread holds: the turn of forward passes, and that of drawing a page."""
 
     turn: Turn | None = None
-    place: bool = False
+    page = ExitStack()
 
 
 _held = _Held()
@@ -200,28 +219,36 @@ def current_turn() -> Turn | None:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def drawing(place: DeltaGenerator) -> Iterator[None]:
     """Draw a page beside two others at most; then return freed memory to the system.
 
-    Ten pages at once take 150 MB more than three. A page gives up its place before it waits for an
+    Ten pages at once take 150 MB more than three. A page gives up its turn before it waits for an
     experiment or a model, so the others need not wait for these. No page waits longer than
-    `PATIENCE`.
+    `PATIENCE`; one that waits says in `place` how many are ahead.
     """
     global _returned
-    _held.place = _places.acquire(timeout=PATIENCE)
+    begun = time.monotonic()
+
+    def waiting(ahead: int) -> None:
+        if time.monotonic() - begun > PATIENCE:
+            raise TimeoutError
+        _show_ahead(place, ahead)
+
     try:
-        yield
+        with ExitStack() as _held.page:
+            with suppress(TimeoutError):
+                _held.page.enter_context(_pages.turn(waiting))
+            if time.monotonic() - begun > TICK:
+                place.empty()
+            yield
     finally:
-        _give_up_place()
         if time.monotonic() - _returned > BETWEEN_RETURNS:
             _returned = time.monotonic()
             return_freed_memory()
 
 
-def _give_up_place() -> None:
-    if _held.place:
-        _held.place = False
-        _places.release()
+def _show_ahead(place: DeltaGenerator, ahead: int) -> None:
+    place.progress(0.0, tr("{ahead} ahead of you", ahead=ahead))
 
 
 @contextmanager
@@ -243,12 +270,10 @@ def turn(
         yield _held.turn
         return
     if patient or queue is not None:
-        _give_up_place()
+        _held.page.close()
     place = place or st.empty()
     line = pass_queue() if queue is None else queue
-    with line.turn(
-        lambda ahead: place.progress(0.0, tr("{ahead} ahead of you", ahead=ahead)), patient=patient
-    ) as mine:
+    with line.turn(partial(_show_ahead, place), patient=patient) as mine:
         place.empty()
         if queue is None:
             _held.turn = mine
