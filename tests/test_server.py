@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
@@ -297,6 +298,19 @@ def test_a_session_that_is_closed_in_its_pass_stands_in_nobodys_way(server: Serv
             other.run().upload("mine.png", MINE)
             assert other.provenance.endswith("mine.png")
             assert not [text for text in other.progress if "ahead" in text]
+
+
+def test_a_file_is_kept_for_the_one_who_asked_while_others_are_served(server: Server) -> None:
+    with Visitor(server.url) as mine, Visitor(server.url, page="positions") as other:
+        place = mine.run().make_file("Report")
+        for _ in range(4):  # Streamlit alone drops the file after the second
+            other.run()
+        with urlopen(place) as file:
+            assert file.read().startswith(b"<!doctype html>")
+        mine.choose("Layer", 2).run()
+        other.run()
+        with pytest.raises(HTTPError, match="404"):  # it does not stay for ever
+            urlopen(place)
 
 
 def test_a_session_that_the_server_does_not_know_shows_the_same_view(server: Server) -> None:

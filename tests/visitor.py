@@ -154,6 +154,12 @@ class Visitor:
 
     def download(self, label: str) -> bytes:
         """Press a button whose file is made on demand; returns the file."""
+        with urlopen(self.make_file(label), timeout=PATIENCE) as file:
+            data: bytes = file.read()
+        return data
+
+    def make_file(self, label: str) -> str:
+        """Press such a button, and wait until the file is made; returns its address."""
         button = self.find("download_button", label)
         message = BackMsg()
         message.backend_operation_request.request_id = uuid.uuid4().hex
@@ -162,9 +168,7 @@ class Visitor:
         self._socket.send(message.SerializeToString())
         answer = self.read_until("backend_operation_response").backend_operation_response
         assert not answer.error_msg, answer.error_msg
-        with urlopen(self.url + answer.deferred_file.url, timeout=PATIENCE) as file:
-            data: bytes = file.read()
-        return data
+        return f"{self.url}{answer.deferred_file.url}"
 
     def choose(self, label: str, value: Any) -> "Visitor":
         """Give a menu or a slider another value, as text or as a number; the page is not asked."""

@@ -15,6 +15,7 @@ from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key, token_text
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.made_on_click import file_button
 from vitviz.common.language import as_percent, tr
 from vitviz.plots.tokens import patch_thumbnails
 
@@ -314,14 +315,12 @@ def _mask(view: View, kept: np.ndarray) -> None:
         patch_mask(kept, size=view.picture.size, crop=view.acts.crop).save(file, "PNG")
         return file.getvalue()
 
-    st.download_button(
+    file_button(
         tr("Foreground mask, PNG"),
         content,
         file_name="vitviz_foreground.png",
         mime="image/png",
         key="mask",
-        on_click="ignore",
-        icon=":material/download:",
         help=tr("White where a patch is kept, black elsewhere, in the size of the picture itself."),
     )
 

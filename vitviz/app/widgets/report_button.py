@@ -4,13 +4,12 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
 
-import streamlit as st
-
 from vitviz.app.shared import limits, models, results
 from vitviz.app.shared.queue import BusyError, pass_queue
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.data_table import Data, provenance
+from vitviz.app.widgets.made_on_click import file_button
 from vitviz.common.language import current_language, tr, use_language
 
 if TYPE_CHECKING:
@@ -43,14 +42,12 @@ def report_button(view: View, data: Data | None) -> None:
                 return f'<!DOCTYPE html><meta charset="utf-8"><p>{escape(tr(error))}</p>'.encode()
 
     what = tr("both sides and of their comparison") if beside else tr("this picture")
-    st.download_button(
+    file_button(
         tr("Report"),
         content,
         file_name="vitviz_report.html",
         mime="text/html",
         key="report",
-        on_click="ignore",
-        icon=":material/download:",
         help=tr(
             "One HTML file with the live maps and the figures of {what}, for any browser.",
             what=what,
