@@ -206,6 +206,7 @@ class Mixed:
         self.visitors: list[Visitor] = []
         self.lost = 0  # actions that the kill cut off
         self.down = threading.Event()  # the server is being started again
+        self.starts = 0  # of the server
         self.url = ""
         self.until = 0.0
 
@@ -224,6 +225,7 @@ class Mixed:
             if self.down.is_set():
                 time.sleep(0.2)
                 continue
+            starts = self.starts
             try:
                 with Visitor(self.url, query, page=page) as visitor:
                     self.visitors.append(visitor)
@@ -241,16 +243,16 @@ class Mixed:
                             self.mistakes.append(f"{number} sees {visitor.provenance!r}")
                         time.sleep(choice.uniform(0.5, 2.0))
             except (OSError, TimeoutError, EOFError) as error:
-                self.cut_off(number, error)
+                self.cut_off(number, starts, error)
             except Exception as error:
                 if type(error).__module__.startswith("websockets"):
-                    self.cut_off(number, error)
+                    self.cut_off(number, starts, error)
                 else:
                     self.mistakes.append(f"{number}: {type(error).__name__}: {error}")
                     time.sleep(1)
 
-    def cut_off(self, number: int, error: Exception) -> None:
-        if self.down.is_set() or self.down.wait(2):
+    def cut_off(self, number: int, starts: int, error: Exception) -> None:
+        if self.starts > starts or self.down.wait(2):
             self.lost += 1
         else:
             self.mistakes.append(f"{number}: {type(error).__name__}: {error}")
@@ -329,7 +331,7 @@ def mixed(sessions: int, seconds: float, still: bool) -> bool:
         done, peaks = [], []
         for part in range(2):
             with started("--", "--hub", port=port) as server:
-                work.url = server.url
+                work.url, work.starts = server.url, part + 1
                 work.down.clear()
                 with Visitor(server.url, "model=hf-hub:nobody/answers") as waiting:
                     waiting.ask()
@@ -386,8 +388,12 @@ def beside(sessions: int, maps: int) -> bool:
 
 
 def view_of(visitor: Visitor) -> str:
-    """What is on screen, without the picture: a new server cannot know an uploaded one."""
-    return visitor.provenance.rpartition(" · ")[0]
+    """What is on screen, without the picture: a new server cannot know an uploaded one.
+
+    Nor then the size of the input, where that follows the shape of the picture.
+    """
+    shown = visitor.provenance.rpartition(" · ")[0]
+    return re.sub("positions resampled.* px, (?=the whole picture)", "", shown)
 
 
 @contextmanager
@@ -518,6 +524,9 @@ def greed(server: Server) -> bool:
             query = f"picture={picture}&block={block}"
             with Visitor(server.url, query, **page) as visitor:
                 visitor.run()
+                if any("seconds of computing" in said for said in visitor.complaints):
+                    refused.append(time.monotonic())  # the picture itself
+                    after += 1
                 labels = [one.label for one in visitor.elements("button")]
                 for label in [label for label in labels if "passes" in label]:
                     heard = len(visitor.progress)
