@@ -232,6 +232,8 @@ def test_the_chosen_head_is_shown_by_distance_and_by_offset(
     name = "layer 2, mean of heads" if head is None else f"layer 2, head {head}"
     assert name in charts(at)[HISTOGRAM].alt
     assert name in charts(at)[OFFSETS].alt
+    ticks = trace(at, OFFSETS)["colorbar"]["ticktext"]
+    assert any(f"{100 / 24:.1f}" in tick for tick in ticks), ticks  # equal sharing
 
 
 def test_the_facts_are_those_of_the_head(serve: Callable[[str], Model]) -> None:

@@ -330,12 +330,13 @@ def test_cosines_are_painted_from_their_minimum(
 
 
 def test_cosines_are_told_beside_those_that_were_put_in() -> None:
-    began = models.load(SHIPPED, "mimetic").position_embedding
+    began = models.load(SHIPPED, "mimetic", models.Input((32, 96))).position_embedding
     assert began is not None
-    similarity = position_similarity(began[-256:], grid=(16, 16))
-    near, across = neighbour_similarity(similarity), mirror_similarity(similarity)[0]
-    text = prose(shown("positions"))
-    assert f"to this grid, these are {near:.2f}, {across:.2f}" in text
+    similarity = position_similarity(began[-192:], grid=(8, 24))
+    near, (across, down) = neighbour_similarity(similarity), mirror_similarity(similarity)
+    assert f"{across:.2f}" != f"{down:.2f}"  # else their order would not show
+    text = prose(opened("positions", size="32x96"))
+    assert f"to this grid, these are {near:.2f}, {across:.2f} and {down:.2f}" in text
     for link in ({"kind": "random"}, {"weights": "mimetic"}):
         assert "to this grid, these are" not in prose(opened("positions", **link))
 

@@ -17,6 +17,7 @@ from pages.driver import (
     assert_works,
     components,
     figures,
+    numbers,
     opened,
     opened_with_data,
     prose,
@@ -378,8 +379,8 @@ def write_record(folder: Path, name: str, moments: int = 3) -> dict[str, np.ndar
     return arrays
 
 
-def test_entropy_is_a_share_of_that_of_equal_sharing(records: Path) -> None:
-    """Of 64 patches and CLS before training, and of 256 and CLS at the end."""
+def test_distance_and_entropy_are_shares_of_the_side_and_of_equal_sharing(records: Path) -> None:
+    """Of 32 pixels, 64 patches and CLS before training, and of 64, 256 and CLS at the end."""
     write_run(records, CIFAR10, 0.5)
     arrays = write_record(records, CIFAR10)
     at = opened_with_data("training", model=CIFAR10)
@@ -390,6 +391,15 @@ def test_entropy_is_a_share_of_that_of_equal_sharing(records: Path) -> None:
         arrays["entropy_0"].mean() / np.log2(65),
     )
     assert f"{100 * now:.0f} % of that of equal sharing on average, {100 * before:.0f} %" in told
+    axes = [
+        figure["layout"].get("yaxis", {}).get("title", {}).get("text") for figure in figures(at)
+    ]
+    shown = figures(at)[axes.index("distance, % of the side")]
+    first, last = shown["data"]
+    np.testing.assert_allclose(numbers(first["y"]), 100 * arrays["distance_0"].ravel() / 32)
+    np.testing.assert_allclose(numbers(last["y"]), 100 * arrays["distance_2"].ravel() / 64)
+    equal = inspection.uniform_distance((16, 16), 4) / 64
+    assert shown["layout"]["shapes"][0]["y0"] == pytest.approx(100 * equal)
     np.testing.assert_allclose(
         at.dataframe[1].value["entropy, bits"], arrays["entropy_2"].ravel(), rtol=1e-5
     )
