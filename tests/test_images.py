@@ -876,11 +876,14 @@ def test_geometry_refuses_what_makes_no_sense() -> None:
             place((100, 50), input_size=(32, 32), crop_pct=crop_pct)
 
 
+@pytest.mark.parametrize("mode", ["center", "squash", "cut"])
 @pytest.mark.parametrize("orientation", INVERSE)
 @pytest.mark.parametrize("size", [(320, 240), (211, 333), (400, 130)])
-def test_a_bright_patch_is_found_where_it_is(size: tuple[int, int], orientation: int) -> None:
+def test_a_bright_patch_is_found_where_it_is(
+    size: tuple[int, int], orientation: int, mode: str
+) -> None:
     """Through the file, its EXIF, the crop and back: to one pixel."""
-    placement = place(size, input_size=(112, 112), crop_pct=0.9)
+    placement = place(size, input_size=(112, 112), crop_pct=0.9, crop_mode=mode)
     row, col = 4, 1
     box = patch_box(placement.crop, (7, 7), row, col)
     left, top, right, bottom = (round(edge) for edge in box)
