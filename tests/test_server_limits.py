@@ -62,7 +62,10 @@ def test_visitors_who_stay_away_for_an_hour_are_forgotten(clock: Clock) -> None:
     allowance = Allowance(10)
     for number in range(100):
         allowance.spend(str(number), 1)
-    clock.now += 3600
+    clock.now += 3540
+    allowance.spend("a", 1)
+    assert len(allowance._used) == 101
+    clock.now += 60
     allowance.spend("a", 1)
     assert set(allowance._used) == {"a"}
 
@@ -192,6 +195,11 @@ def test_a_visitor_sends_so_many_pictures_an_hour(coming: Callable[..., Visitor]
     assert [again.put(place, "a.png", pictures[0]) for _ in range(3)] == [429] * 3
     other = coming(22).run()
     assert other.upload("mine.png", pictures[0]).provenance.endswith(" · mine.png")
+    teacher = coming(0).run()
+    for number in range(4):
+        teacher.upload(f"{number}.png", pictures[0])
+        assert not teacher.complaints
+    assert teacher.provenance.endswith(" · 3.png")
 
 
 def test_a_visitor_computes_so_many_seconds_an_hour(coming: Callable[..., Visitor]) -> None:
