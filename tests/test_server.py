@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
@@ -286,14 +287,17 @@ def test_a_rerun_in_the_middle_of_a_pass_ends_with_what_was_asked_last(visitor: 
 
 
 def test_a_session_that_is_closed_in_its_pass_stands_in_nobodys_way(server: Server) -> None:
-    with Visitor(server.url, "block=2", page="classify") as leaving:
-        leaving.run().press("Hide blocks (65 passes)")
+    open_page = partial(Visitor, server.url, "block=2", page="classify")
+    with open_page() as leaving, open_page() as waiting:
+        leaving.run()
+        waiting.run()
+        leaving.press("Hide blocks (65 passes)")
         leaving.read_progress("Pass 3 of 65")
-        with Visitor(server.url, "block=2", page="classify") as waiting:
-            waiting.run().press("Hide blocks (65 passes)")
-            waiting.read_progress("Another visitor has asked for the same")
-            leaving.close()
-            waiting.read_progress("Pass 1 of 65")  # and not the result of who has left
+        waiting.press("Hide blocks (65 passes)")
+        waiting.read_progress("Another visitor has asked for the same")
+        leaving.close()
+        waiting.read_progress("Pass 1 of 65")  # and not the result of who has left
+        waiting.close()
         with Visitor(server.url, "layer=2") as other:
             other.run().upload("mine.png", MINE)
             assert other.provenance.endswith("mine.png")
