@@ -312,8 +312,9 @@ def test_keys_that_stand_out_are_named_by_their_places() -> None:
     assert no_ops.endswith(f": layer 1 ({named}).")
     assert broadcasts.endswith(": layer 1 (row 1, column 2), layer 3 (CLS).")
     counts = {"no-op sink": np.array([0, 3]), "broadcast": np.array([0, 0])}
-    assert findings.sinks_over_pictures(counts, np.array([6, 4])).endswith(
-        "with one: no-op sink: layer 2 75 %. broadcast: in no layer of any picture."
+    assert findings.sinks_over_pictures(counts, np.array([6, 4])) == (
+        "Of 6 pictures, those with a **no-op sink**: 75 % in layer 2. "
+        "Of 6 pictures, those with a **broadcast**: none."
     )
 
 

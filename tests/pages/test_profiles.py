@@ -150,10 +150,10 @@ def test_a_profile_with_sinks_says_in_which_layers_they_are(
     at = opened("distance")
     assert_works(at)
     assert (
-        "Over 4 pictures, the share of those with one: no-op sink: layer 1 100 %. "
-        "broadcast: in no layer of any picture."
+        "Of 4 pictures, those with a **no-op sink**: 100 % in layer 1. "
+        "Of 4 pictures, those with a **broadcast**: none."
     ) in prose(at)
-    assert "the share of those with one" not in prose(opened("distance", profile="none"))
+    assert "pictures, those with a" not in prose(opened("distance", profile="none"))
 
 
 def test_nothing_is_behind_the_dots_where_nothing_is_chosen(measured: Profile) -> None:

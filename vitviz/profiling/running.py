@@ -96,7 +96,7 @@ def profile(
         how the answer changes. This takes one forward pass per head.
     sinks : bool
         Count by layer the pictures in which a key is a no-op sink or a broadcast, as
-        `inspection.attention_sinks` tells them. This takes about five times as long.
+        `inspection.attention_sinks` tells them. It takes over twice as long.
     workers : int
         Number of processes that measure 256 pictures at a time. Each has its own model; they share
         the threads of this process. If one is killed, its pictures are measured again. With 0, this

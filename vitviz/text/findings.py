@@ -212,18 +212,19 @@ def sinks_over_pictures(counts: Mapping[str, np.ndarray], pictures: np.ndarray) 
     sentences = []
     for name, count in counts.items():
         shares = ", ".join(
-            tr("layer {layer} {share}", layer=layer + 1, share=as_percent(each / of))
+            tr("{share} in layer {layer}", layer=layer + 1, share=as_percent(each / of))
             for layer, (each, of) in enumerate(zip(count, pictures, strict=True))
             if each
         )
         sentences.append(
-            tr("{name}: {shares}.", name=name, shares=shares or tr("in no layer of any picture"))
+            tr(
+                "Of {count:,} pictures, those with a **{name}**: {shares}.",
+                count=int(pictures.max()),
+                name=name,
+                shares=shares or tr("none"),
+            )
         )
-    return tr(
-        "Over {count:,} pictures, the share of those with one: {sentences}",
-        count=int(pictures.max()),
-        sentences=" ".join(sentences),
-    )
+    return " ".join(sentences)
 
 
 def _name_tokens(tokens: Sequence[int], columns: int, prefix: Sequence[str]) -> str:
