@@ -159,7 +159,8 @@ def test_experiments_let_three_who_come_later_go_first() -> None:
     assert order == [*"abc", "experiment", *"def", "first experiment", "g"]
 
 
-def test_who_leaves_without_a_turn_moves_nobody() -> None:
+def test_who_leaves_without_a_turn_moves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "TICK", 0.01)
     line, order = Queue(), []
 
     def take(name: str, patient: bool = False) -> None:
@@ -169,10 +170,11 @@ def test_who_leaves_without_a_turn_moves_nobody() -> None:
     def stop(ahead: int) -> None:
         raise StopException
 
-    with line.turn(nothing, patient=True):
+    with line.turn(nothing):
         threads = started(line, partial(take, "experiment", True), partial(take, "a"))
-        with pytest.raises(StopException), line.turn(stop):
-            raise AssertionError("it was not its turn")
+        for _ in range(queue.OVERTAKING):
+            with pytest.raises(StopException), line.turn(stop):
+                raise AssertionError("it was not its turn")
     for thread in threads:
         thread.join()
     assert order == ["a", "experiment"]
@@ -268,9 +270,11 @@ def test_a_page_is_drawn_in_the_end_beside_others_that_hang(
     go = threading.Event()
     with pages(queue.DRAWN_AT_ONCE, lambda: go.wait(10)):
         time.sleep(0.1)
+        before = time.monotonic()
         for _ in range(2):
             with queue.drawing(st.empty()):  # gives back no place that it did not have
                 pass
+        assert time.monotonic() - before < 5
         go.set()
     with pages(queue.DRAWN_AT_ONCE, lambda: None):
         pass
