@@ -311,11 +311,12 @@ def test_keys_that_stand_out_are_named_by_their_places() -> None:
     no_ops, broadcasts = findings.sinks_by_layer({1: keys, 3: other}, 6, prefix)
     assert no_ops.endswith(f": layer 1 ({named}).")
     assert broadcasts.endswith(": layer 1 (row 1, column 2), layer 3 (CLS).")
-    counts = {"no-op sink": np.array([0, 3]), "broadcast": np.array([0, 0])}
-    assert findings.sinks_over_pictures(counts, np.array([6, 4])) == (
-        "Of 6 pictures, those with a **no-op sink**: 75 % in layer 2. "
-        "Of 6 pictures, those with a **broadcast**: none."
+    counts = {"no_ops": [3, 3], "broadcasts": [0, 0], "pictures": [6, 4]}
+    no_ops, broadcasts = findings.sinks_over_pictures(
+        {name: np.array(by_layer) for name, by_layer in counts.items()}
     )
+    assert no_ops.endswith(" an equal share: layer 1 in 50 %, layer 2 in 75 % of 6 pictures.")
+    assert broadcasts.endswith(" in ten queries: in none of 6 pictures.")
 
 
 def test_the_muted_head_that_decides_most_clearly_is_named() -> None:

@@ -187,44 +187,49 @@ def sinks_by_layer(
         ]
         return ", ".join(parts) or tr("in no layer")
 
+    return _define_sinks(
+        names({layer: one.no_ops for layer, one in layers.items()}),
+        names({layer: one.broadcasts for layer, one in layers.items()}),
+    )
+
+
+def sinks_over_pictures(counts: Mapping[str, np.ndarray]) -> tuple[str, str]:
+    """Say how many pictures of a profile have a no-op sink in each layer, and how many a broadcast.
+
+    Parameters
+    ----------
+    counts : `Profile.sinks`
+    """
+    pictures = counts["pictures"]
+
+    def shares(count: np.ndarray) -> str:
+        parts = [
+            tr("layer {layer} in {share}", layer=layer + 1, share=as_percent(each / of))
+            for layer, (each, of) in enumerate(zip(count, pictures, strict=True))
+            if each
+        ]
+        most = int(pictures.max())
+        if not parts:
+            return tr("in none of {count:,} pictures", count=most)
+        return tr("{layers} of {count:,} pictures", layers=", ".join(parts), count=most)
+
+    return _define_sinks(shares(counts["no_ops"]), shares(counts["broadcasts"]))
+
+
+def _define_sinks(no_ops: str, broadcasts: str) -> tuple[str, str]:
+    """Say what both are, and where they were found."""
     return (
         tr(
             "**No-op sinks**, keys that get more than five times an equal share of attention and "
             "add less than an equal share: {where}.",
-            where=names({layer: one.no_ops for layer, one in layers.items()}),
+            where=no_ops,
         ),
         tr(
             "**Broadcasts**, keys that add more than five times an equal share to at least nine in "
             "ten queries: {where}.",
-            where=names({layer: one.broadcasts for layer, one in layers.items()}),
+            where=broadcasts,
         ),
     )
-
-
-def sinks_over_pictures(counts: Mapping[str, np.ndarray], pictures: np.ndarray) -> str:
-    """Say in how many pictures of a profile each layer has a no-op sink, and a broadcast.
-
-    Parameters
-    ----------
-    counts : dict of a name to the pictures by layer
-    pictures : by layer, all that were looked at
-    """
-    sentences = []
-    for name, count in counts.items():
-        shares = ", ".join(
-            tr("{share} in layer {layer}", layer=layer + 1, share=as_percent(each / of))
-            for layer, (each, of) in enumerate(zip(count, pictures, strict=True))
-            if each
-        )
-        sentences.append(
-            tr(
-                "Of {count:,} pictures, those with a **{name}**: {shares}.",
-                count=int(pictures.max()),
-                name=name,
-                shares=shares or tr("none"),
-            )
-        )
-    return " ".join(sentences)
 
 
 def _name_tokens(tokens: Sequence[int], columns: int, prefix: Sequence[str]) -> str:

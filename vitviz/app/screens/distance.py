@@ -334,12 +334,7 @@ def _draw_sinks(view: View, sinks: Sinks | None, behind: Behind | None) -> Pendi
     from vitviz import ModelError
 
     if behind is not None and behind.profile.sinks is not None:
-        counts = behind.profile.sinks
-        st.markdown(
-            findings.sinks_over_pictures(
-                {tr(name): counts[kind] for kind, name in _SINKS.items()}, counts["pictures"]
-            )
-        )
+        st.markdown(" ".join(findings.sinks_over_pictures(behind.profile.sinks)))
     if sinks is not None:
         by_layer = {layer + 1: one for layer, one in sinks.items() if not isinstance(one, str)}
         refusals = {one for one in sinks.values() if isinstance(one, str)}

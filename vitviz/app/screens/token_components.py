@@ -15,7 +15,7 @@ from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key, token_text
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.figure import Points, show
-from vitviz.app.widgets.made_on_click import file_button
+from vitviz.app.widgets.file_button import file_button
 from vitviz.common.language import as_percent, tr
 from vitviz.plots.tokens import patch_thumbnails
 

@@ -63,9 +63,9 @@ class Turn:
 class Queue:
     """A first-in, first-out queue in which a few run and at most `most` others wait.
 
-    Experiments of many passes are patient: other turns go first. After `OVERTAKING` of those one
-    patient turn is next, so that experiments end on a busy server too. Who waits for a map thus
-    waits for one pass of an experiment, and one more for every third map before it.
+    Experiments of many passes are patient: other turns go first. After `OVERTAKING` of those, one
+    patient turn is next, so experiments end on a busy server, too. Whoever waits for a map waits
+    for one pass of an experiment, and for one more with every third map before it.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from vitviz.app.shared.queue import BusyError, pass_queue
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.data_table import Data, provenance
-from vitviz.app.widgets.made_on_click import file_button
+from vitviz.app.widgets.file_button import file_button
 from vitviz.common.language import current_language, tr, use_language
 
 if TYPE_CHECKING:
