@@ -8,8 +8,10 @@ turns from round to round, and each figure is a median of ratios within a round.
 processor.
 
     plain      timm's transform of the picture and its forward pass, with fused attention
-    capture    vitviz.capture: every layer proved, q, k and the residual stream kept
-    measured   the same, and acts.measure(): all measurements of all layers and heads
+    capture    vitviz.capture: q, k, v and the residual stream kept
+    layers     the same, and acts.layers: a few rows of every layer proved
+    measured   a capture, and acts.measure(): all measurements of all layers and heads, all rows
+               proved
     matrices   the same measurements of whole matrices in place of blocks of their rows
     hooks      timm with fused attention switched off, and hooks that keep every matrix
     batch      vitviz.captures of 16 pictures and acts.measure() of each, over timm's transform of
@@ -47,7 +49,7 @@ CASES = {
 }
 MEMORY = 150e6  # bytes above plain that `measured` may take in the last case
 BATCH = 16
-WAYS = ("plain", "capture", "measured", "matrices", "hooks")
+WAYS = ("plain", "capture", "layers", "measured", "matrices", "hooks")
 
 
 def ways(name: str, device: str = "cpu") -> dict[str, Callable[[], Any]]:
@@ -62,6 +64,11 @@ def ways(name: str, device: str = "cpu") -> dict[str, Callable[[], Any]]:
 
     def capture() -> Any:
         return torch.tensor(vitviz.capture(model, image).logits)
+
+    def layers() -> Any:
+        acts = vitviz.capture(model, image)
+        assert acts.refusal is None
+        return torch.tensor(acts.logits)
 
     def measured() -> Any:
         acts = vitviz.capture(model, image)
@@ -95,6 +102,7 @@ def ways(name: str, device: str = "cpu") -> dict[str, Callable[[], Any]]:
     return {
         "plain": plain,
         "capture": capture,
+        "layers": layers,
         "measured": measured,
         "matrices": matrices,
         "hooks": hooks,

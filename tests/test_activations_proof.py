@@ -28,7 +28,7 @@ from planting import assert_found, planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz.activations import Activations, DropPatches, calls, capture, recorder
+from vitviz.activations import Activations, DropPatches, calls, capture, captures, recorder
 from vitviz.inspection import attention_entropy, attention_rollout
 from vitviz.model import Model
 from vitviz.model.families import ModelError
@@ -157,6 +157,12 @@ def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], word
     assert acts.logits is not None
     assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
     assert acts.tokens(2).shape == (25, 32)  # the residual stream is there all the same
+    with pytest.raises(ModelError, match=words):
+        capture(model, picture()).measure()  # before anything else was asked of it
+    if kind in (AttendsTwice, ChangesQueriesAfterwards):
+        _, second = captures(model, [picture(), picture()])
+        with pytest.raises(ModelError, match=words):
+            second.measure()
 
 
 def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +357,7 @@ def test_one_wrong_number_is_enough_to_be_refused(dimension: int) -> None:
             return heads
 
     acts = capture(mutated(SpoilsOneNumber), picture())
-    assert acts.layers[1].refusal is None  # row 1 is not among those checked at capture
+    assert acts.layers[1].refusal is None  # row 1 is not among those checked of every layer
     with pytest.raises(ModelError, match="does not reproduce"):
         acts.attention(1)
 

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -78,7 +78,7 @@ def _encode(acts: "Activations") -> bytes:
         if windows is not None:
             for name, value in vars(windows).items():
                 arrays[f"windows_{name}_{layer}"] = np.asarray(value)
-        if call is None:
+        if call is None or acts.layers[layer].refusal:
             continue
         call = call.cpu()
         put(f"rows_{layer}", call.output.rows)
@@ -216,7 +216,6 @@ class Activations:
     Layers, heads and tokens count from 0. Arrays are read-only float32.
     """
 
-    layers: tuple[Layer, ...]
     #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
     read_tokens: tuple[str, ...]
     #: The model's output, shape (K,): `logits`, or without a head the features it would read.
@@ -234,6 +233,7 @@ class Activations:
     #: What it shares with the other pictures of its pass; None if it was loaded from a file.
     batch: Batch | None = None
 
+    _layers: tuple[Layer, ...]  # without what only the proof refuses
     _origin: Origin
     _number: int = 0  # of the picture in the batch
     _headless: bool
@@ -248,7 +248,7 @@ class Activations:
     _arena: Arena | None
 
     def __repr__(self) -> str:
-        kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
+        kinds = " and ".join(sorted({layer.kind for layer in self._layers}))
         parts = [f"{self.depth} layers ({kinds})", f"{len(self._stream[-1])} tokens at the end"]
         if self.answers == "classes" and self.scores is not None:
             best = int(self.scores.argmax())
@@ -260,7 +260,7 @@ class Activations:
     def _repr_html_(self) -> str:
         rows = {
             "picture": f"{self.picture_size[0]} x {self.picture_size[1]} pixels",
-            "layers": f"{self.depth} ({', '.join(sorted({one.kind for one in self.layers}))})",
+            "layers": f"{self.depth} ({', '.join(sorted({one.kind for one in self._layers}))})",
             "tokens at the end": str(len(self._stream[-1])),
         }
         if self.output is not None:
@@ -277,6 +277,11 @@ class Activations:
             return ", ".join(texts + ["…"] * (len(numbers) > _MOST_NAMED))
         numbers = (-self.scores).argsort(kind="stable")[:_MOST_NAMED].tolist()
         return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in numbers)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers; one whose attention must not be shown says why in its `refusal`."""
+        return self._layers if self.batch is None else self.batch.layers_of(self._number)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -296,7 +301,7 @@ class Activations:
 
     @property
     def depth(self) -> int:
-        return len(self.layers)
+        return len(self._layers)
 
     @property
     def crop(self) -> tuple[float, float, float, float]:
@@ -365,8 +370,8 @@ class Activations:
         return self._common(Message("patch size"), lambda layer: layer.patch_size)
 
     def _common(self, what: str, read: Callable[[Layer], Any]) -> Any:
-        values = {read(layer) for layer in self.layers}
-        if len(values) != 1 or any(layer.kind != "global" for layer in self.layers):
+        values = {read(layer) for layer in self._layers}
+        if len(values) != 1 or any(layer.kind != "global" for layer in self._layers):
             raise ModelError(
                 "The layers of this model differ in their tokens or attend in windows, so they "
                 "have no common {what}. See acts.layers for each layer.",
@@ -377,12 +382,12 @@ class Activations:
     @property
     def all_to_all(self) -> bool:
         """Whether every token attends to every token, and the tokens are the same in each layer."""
-        every = all(layer.kind == "global" for layer in self.layers)
+        every = all(layer.kind == "global" for layer in self._layers)
         return every and len(self._token_sets) == 1
 
     @property
     def _token_sets(self) -> set[Any]:
-        return {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
+        return {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self._layers}
 
     @property
     def refusal(self) -> Message | None:
@@ -402,7 +407,7 @@ class Activations:
         return (sum(storages.values()) - spare) // pictures + photo
 
     def _layer(self, layer: int) -> Layer:
-        return self.layers[check_index(layer, self.depth, "layer")]
+        return self._layers[check_index(layer, self.depth, "layer")]
 
     def layout(self, layer: int) -> Windows:
         """Return the patches of each window; global attention has one window, of all tokens.
@@ -559,7 +564,7 @@ class Activations:
             measures of the whole chain are not defined.
         """
         if not self.all_to_all:
-            kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
+            kinds = " and ".join(sorted({layer.kind for layer in self._layers}))
             raise ModelError(
                 "Rollout is not defined for this model: its layers ({kinds} attention, {sets} sets "
                 "of tokens) are no chain of matrices over the same tokens.",
@@ -567,7 +572,7 @@ class Activations:
                 sets=len(self._token_sets),
             )
         return AttentionLayers(
-            self.layers,
+            self._layers,
             tokens=self.layout(0).keys.shape[1],
             read_tokens=self.read_tokens,
             attention=self.attention,
@@ -803,7 +808,8 @@ class Activations:
         return read_only(z)
 
     def _call(self, layer: int) -> Call:
-        info, call = self._layer(layer), self._calls[layer]
+        check_index(layer, self.depth, "layer")
+        info, call = self.layers[layer], self._calls[layer]
         if info.refusal or call is None:
             raise ModelError(
                 info.refusal or Message("{layer} has no attention to show.", layer=info.name)

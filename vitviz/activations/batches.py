@@ -1,6 +1,6 @@
 """Calls, measurements (`Batch`) and memory (`Arena`) that captures of one forward pass share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..common.language import Message
+from ..model.devices import own_precision
 from ..model.families import Layer, ModelError
-from .calls import Call, FusedCall, RowBlocks
+from .calls import Call, FusedCall, RowBlocks, explain_row_mismatches
 
 if TYPE_CHECKING:
     from ..inspection import Measurements
@@ -43,15 +44,13 @@ class Arena:
         return self._numbers[self._used :].nbytes
 
 
-#: A layer's call for all pictures; and of each the refusal, if any, and the error of the proof.
-CallProof = tuple[Call, Sequence[tuple[Message | None, float]]]
-
-
 class Batch:
-    """The calls of attention of one pass, and the measurements of its pictures together.
+    """The calls of attention of one pass, their proof, and the measurements of its pictures.
 
     Attributes
     ----------
+    layers : as the pass left them
+        Refused where a layer did not make its one call, but not yet proved.
     pictures : number of pictures
     """
 
@@ -59,45 +58,72 @@ class Batch:
         self,
         *,
         layers: tuple[Layer, ...],
-        proofs: Sequence[CallProof | None],
+        calls: Sequence[Call | None],
+        refusals: Mapping[int, Sequence[Message | None]],
         pictures: int,
         patches: np.ndarray,
         read_tokens: tuple[str, ...],
     ) -> None:
+        self.layers = layers
         self.pictures = pictures
-        self._layers = layers
-        self._proofs = proofs
+        self._calls = calls  # by layer, of all pictures
+        self._refusals = refusals  # by layer, of each picture: what the pass itself compared
         self._tokens = len(layers[0].prefix) + len(patches)
         self._read_tokens = read_tokens
 
+    @cached_property
+    def _proofs(self) -> Mapping[int, Sequence[tuple[Message | None, float]]]:
+        """By layer, of each picture: the refusal, if any, and the error of a few rows of A v."""
+        calls = {layer: call for layer, call in enumerate(self._calls) if call is not None}
+        with own_precision(), torch.inference_mode():
+            of_rows = explain_row_mismatches(
+                [
+                    (self.layers[layer], call.rows(), call.output.rows, call.half)
+                    for layer, call in calls.items()
+                ],
+                self.pictures,
+            )
+            return {
+                layer: [
+                    (known or why, error)
+                    for known, (why, error) in zip(self._known(layer), found, strict=True)
+                ]
+                for layer, found in zip(calls, of_rows, strict=True)
+            }
+
+    def _known(self, layer: int) -> Sequence[Message | None]:
+        """Return of each picture the refusal that is known without the proof."""
+        return self._refusals.get(layer, [None] * self.pictures)
+
     def layers_of(self, number: int) -> tuple[Layer, ...]:
         """Return the layers, with a refusal where the proof failed on this picture."""
-        refusals = (None if proof is None else proof[1][number][0] for proof in self._proofs)
+        refusals = {layer: found[number][0] for layer, found in self._proofs.items()}
         return tuple(
-            layer if refusal is None else replace(layer, refusal=refusal)
-            for layer, refusal in zip(self._layers, refusals, strict=True)
+            layer if (refusal := refusals.get(index)) is None else replace(layer, refusal=refusal)
+            for index, layer in enumerate(self.layers)
         )
 
     def calls_of(self, number: int) -> tuple[Call | None, ...]:
         """Return the calls of one picture, in the memory of the batch."""
         return tuple(
-            None if proof is None or proof[1][number][0] else proof[0].select(number, self.pictures)
-            for proof in self._proofs
+            None
+            if call is None or self._known(layer)[number]
+            else call.select(number, self.pictures)
+            for layer, call in enumerate(self._calls)
         )
 
     def attention_layers(self) -> RowBlocks | None:
         """Return the attention of all pictures in blocks; None if it is no plain softmax."""
-        calls = [
+        plain = tuple(
             call
-            for call, pictures in filter(None, self._proofs)
-            if not any(refusal for refusal, _ in pictures)
-        ]
-        plain = tuple(call for call in calls if isinstance(call, FusedCall) and call.bias is None)
-        same = {(layer.kind, layer.query_grid, layer.prefix) for layer in self._layers}
-        if len(plain) < len(self._layers) or len(same) > 1 or self._layers[0].kind != "global":
+            for layer, call in enumerate(self._calls)
+            if isinstance(call, FusedCall) and call.bias is None and not any(self._known(layer))
+        )
+        same = {(layer.kind, layer.query_grid, layer.prefix) for layer in self.layers}
+        if len(plain) < len(self.layers) or len(same) > 1 or self.layers[0].kind != "global":
             return None
         blocks = RowBlocks(
-            self._layers,
+            self.layers,
             tokens=self._tokens,
             read_tokens=self._read_tokens,
             calls=plain,
@@ -108,7 +134,7 @@ class Batch:
     @property
     def proof_error(self) -> float:
         """Largest difference in the proofs of the layers that are shown, as a share of 1."""
-        pictures = [each for proof in self._proofs if proof for each in proof[1]]
+        pictures = [each for found in self._proofs.values() for each in found]
         errors = [error for refusal, error in pictures if not refusal]
         return max(errors, default=0.0)
 

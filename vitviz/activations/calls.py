@@ -1,8 +1,8 @@
 """Recorded calls of attention: A is computed from them on demand, and proved.
 
 The proof compares A v, attention times the values before the heads are concatenated, with what the
-block itself computed: at capture for a few rows, and when a layer is asked for along random
-directions for all rows.
+block itself computed: a few rows of every layer when one is first asked for, and of a layer that is
+shown or measured all rows along random directions.
 
 Letters in the shape comments: W windows (1 where every token meets every token), h heads, n queries
 and m keys of a window, d head_dim.
@@ -24,7 +24,7 @@ from ..common.language import Message
 from ..model.devices import HALF_TOLERANCE, TOLERANCE, own_precision
 from ..model.families import Layer, ModelError, Windows
 
-PROOF_ROWS = 8  # query rows that are compared at capture, beside the first
+PROOF_ROWS = 8  # query rows of every layer that are compared, beside the first
 
 Copy = Callable[[Tensor], Tensor]
 
@@ -88,7 +88,7 @@ def as_exact(values: Tensor) -> Tensor:
 
 
 def compared_rows(queries: int) -> slice:
-    """Return the queries whose rows are compared at capture."""
+    """Return the queries whose rows are compared in every layer."""
     return slice(0, None, max(1, (queries - 1) // PROOF_ROWS))
 
 
@@ -151,7 +151,7 @@ def explain_mismatch(
 
     The tensors may be parts or projections of both, and begin with those of the first picture.
     """
-    errors, largest = (_largest(values, pictures) for values in (product - own, own))
+    errors, largest = _largest(torch.stack([product - own, own]), 2, pictures)
     return [_explain(layer, *both, half) for both in zip(errors, largest, strict=True)]
 
 
@@ -255,8 +255,8 @@ class FusedCall(_ProvableCall):
         no memory is allocated. All products are torch's: the threads of numpy's BLAS keep running
         for a while after each, and torch's would wait for them.
         """
-        q = self.q.flatten(0, 1).float() * self.scale
-        k = self.k.flatten(0, 1).float().contiguous().transpose(1, 2)  # (h, d, m)
+        q = self.q.flatten(0, 1).float()
+        k = self.k.flatten(0, 1).float().transpose(1, 2)  # (h, d, m)
         (heads, queries, _), keys = q.shape, k.shape[2]
         rows = min(queries, max(1, BLOCK // keys))
         together = max(1, BLOCK // (rows * keys)) if rows == queries else 1  # heads in a block
@@ -267,7 +267,7 @@ class FusedCall(_ProvableCall):
                 shape = (*q[some].shape[:2], keys)
                 scores, attention = memory[:, : math.prod(shape)].view(2, *shape)
                 with own_precision():
-                    torch.matmul(q[some], k[some[0]], out=scores)
+                    torch.baddbmm(scores, q[some], k[some[0]], beta=0, alpha=self.scale, out=scores)
                     torch.softmax(scores, dim=-1, out=attention)
                 yield *some, scores, attention
 
@@ -511,6 +511,9 @@ class RowBlocks:
         self.in_blocks = alike and len(calls) == len(layers)
         self._layers = layers
         self._calls = calls
+        parts = torch.zeros(2, tokens)  # to sum over the prefix tokens, and over the patches
+        parts[0, : len(self.prefix)] = parts[1, len(self.prefix) :] = 1
+        self._parts = parts
 
     def row_blocks(
         self, layer: int
@@ -537,8 +540,7 @@ class RowBlocks:
         """
         call = self._calls[layer].cpu()
         v = random_projection(call.v).flatten(0, 1)  # (h, 4, m)
-        parts = v.new_zeros(len(v), 2, v.shape[2])
-        parts[:, 0, : len(self.prefix)] = parts[:, 1, len(self.prefix) :] = 1
+        parts = self._parts.expand(len(v), -1, -1)
         columns = torch.cat([v, parts], dim=1)  # one product takes less than two
         projection = v.new_empty(*v.shape[:2], call.shape[2])
         for heads, rows, scores, attention in call.row_blocks():

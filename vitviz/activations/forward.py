@@ -14,13 +14,12 @@ from ..common.images import Placement, reduce_picture
 from ..common.language import Message, reason_of
 from ..common.malloc import reuse_freed_memory
 from ..model import Model
-from ..model.devices import own_precision
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.memory import require_memory
 from ..model.origin import Origin
 from .activations import Activations, check_index, plain_norm, read_only
-from .batches import Arena, Batch
+from .batches import Arena
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, fill_patches
 from .recorder import AttentionRecorder
 
@@ -158,52 +157,45 @@ def _capture_batch(
         recorder = AttentionRecorder(model, len(images), arena, edits, progress)
         reuse_freed_memory(2 * size)
         output = run_recorded(model, x, recorder)
-    with model.assume_unchanged(state), own_precision(), torch.inference_mode():
-        layers, proofs = recorder.prove()
-        batch = Batch(
-            layers=layers,
-            proofs=proofs,
-            pictures=len(images),
-            patches=recorder.patches,
-            read_tokens=model.read_tokens,
-        )
-        final_norm, provenance = _copy_norm(model.final_norm), model.provenance
-        photos = [reduce_picture(image.picture) for image in images]
-        return [
-            Activations(
-                layers=batch.layers_of(number),
-                _known_labels=model.labels,
-                read_tokens=model.read_tokens,
-                _crops=_crops(model, image.placement),
-                _offsets=model.offsets,
-                output=read_only(output[number]),
-                _headless=not model.has_head,
-                answers=model.answers,
-                _calls=batch.calls_of(number),
-                _windows=tuple(site.windows for site in model.sites),
-                _stream=tuple(z[number] for z in recorder.stream),
-                _after_attention=tuple(
-                    None if z is None else z[number] for z in recorder.after_attention
-                ),
-                patches=recorder.patches,
-                _final_norm=final_norm,
-                _arena=arena,
-                photo=photo,
-                picture_size=image.picture.size,
-                provenance=provenance + image.note,
-                batch=batch,
-                _origin=Origin(
-                    model=model.name,
-                    weights=model.weights,
-                    state=state,
-                    source=image.source,
-                    picture=image.picture,
+        with torch.inference_mode():
+            batch = recorder.batch()
+            final_norm, provenance = _copy_norm(model.final_norm), model.provenance
+            photos = [reduce_picture(image.picture) for image in images]
+            return [
+                Activations(
+                    _known_labels=model.labels,
+                    read_tokens=model.read_tokens,
+                    _crops=_crops(model, image.placement),
+                    _offsets=model.offsets,
+                    output=read_only(output[number]),
+                    _headless=not model.has_head,
+                    answers=model.answers,
+                    _calls=batch.calls_of(number),
+                    _windows=tuple(site.windows for site in model.sites),
+                    _stream=tuple(z[number] for z in recorder.stream),
+                    _after_attention=tuple(
+                        None if z is None else z[number] for z in recorder.after_attention
+                    ),
+                    patches=recorder.patches,
+                    _final_norm=final_norm,
+                    _arena=arena,
                     photo=photo,
-                ),
-                _number=number,
-            )
-            for number, (image, photo) in enumerate(zip(images, photos, strict=True))
-        ]
+                    picture_size=image.picture.size,
+                    provenance=provenance + image.note,
+                    batch=batch,
+                    _layers=batch.layers,
+                    _origin=Origin(
+                        model=model.name,
+                        weights=model.weights,
+                        state=state,
+                        source=image.source,
+                        picture=image.picture,
+                        photo=photo,
+                    ),
+                    _number=number,
+                )
+                for number, (image, photo) in enumerate(zip(images, photos, strict=True))
+            ]
 
 
 def _copy_norm(norm: nn.Module | None) -> nn.Module | None:
@@ -261,7 +253,7 @@ def run_recorded(
 def check_finite(model: Model, acts: Activations) -> None:
     """Refuse a capture whose outputs are NaN or infinite.
 
-    At capture only the layers with such values are refused; this refuses the whole model.
+    `layers` refuses only those with such values; this refuses the whole model.
 
     Raises
     ------
@@ -369,9 +361,8 @@ def muted_answers(
         recorder = AttentionRecorder(model, len(pictures), edits=[edit])
         module = model.beginning_at(layer, outputs)  # None where a whole pass is needed
         output = run_recorded(model, x, recorder, module, 0 if module is None else layer)
-        with own_precision(), torch.inference_mode():
-            if refusal := recorder.prove()[0][layer].refusal:
-                raise ModelError(refusal)
+        if refusal := recorder.batch().layers[layer].refusal:
+            raise ModelError(refusal)
         yield read_only(output)
 
 

@@ -92,7 +92,7 @@ def _decode(arrays: Mapping[str, np.ndarray]) -> Activations:
     patches = arrays["patches"]
     patches.flags.writeable = False
     acts = Activations(
-        layers=layers,
+        _layers=layers,
         _known_labels=None if about["labels"] is None else tuple(about["labels"]),
         read_tokens=tuple(about["read_tokens"]),
         _crops=tuple(map(tuple, about["crops"])),

@@ -17,7 +17,7 @@ from ..common.language import Message
 from ..model import Model
 from ..model.families import Layer, ModelError
 from ..model.model import RECORDER, Recorder
-from .batches import Arena, CallProof
+from .batches import Arena, Batch
 from .calls import (
     Call,
     FusedCall,
@@ -25,7 +25,6 @@ from .calls import (
     SoftmaxCall,
     expected_shape,
     explain_mismatch,
-    explain_row_mismatches,
     explain_unexpected_call,
     fused_call,
     multihead_call,
@@ -77,7 +76,7 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
         self.pictures = pictures
         self.arena = arena
         self.layers = model.layers
-        self.read_tokens = set(model.read_tokens)
+        self.read_tokens = model.read_tokens
         self.sites = model.sites
         self.progress = progress
         self.in_progress = False  # while `progress` runs, whose exceptions are passed on
@@ -132,7 +131,7 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
         first = self.layers[0]
         prefix = len(first.prefix)
         check_droppable(first, tokens)
-        if self.dropped.all() and not self.read_tokens & set(first.prefix):
+        if self.dropped.all() and not set(self.read_tokens) & set(first.prefix):
             raise ModelError(
                 "This model reads its output from the patches. Keep at least one of them."
             )
@@ -261,28 +260,27 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
         )
         self.weights = None
 
-    def prove(self) -> tuple[tuple[Layer, ...], list[CallProof | None]]:
-        """Return the layers, with refusals, and of each that made its one call the proof."""
-        dropped, count = int(self.dropped.sum()), self.pictures
+    def batch(self) -> Batch:
+        """Return the calls of the pass, to be proved when a layer is asked for."""
+        dropped = int(self.dropped.sum())
         layers = tuple(
             replace(
                 layer,
                 refusal=layer.refusal
                 or explain_unexpected_call(
-                    layer, expected_shape(layer, site.windows, dropped), calls, count
+                    layer, expected_shape(layer, site.windows, dropped), calls, self.pictures
                 ),
             )
             for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True)
         )
-        shown = [
-            (n, layer, self.calls[n][0]) for n, layer in enumerate(layers) if not layer.refusal
-        ]
-        mismatches = explain_row_mismatches(
-            [(layer, call.rows(), call.output.rows, call.half) for _, layer, call in shown], count
+        return Batch(
+            layers=layers,
+            calls=[
+                None if layer.refusal else calls[0]
+                for layer, calls in zip(layers, self.calls, strict=True)
+            ],
+            refusals=self.refusals,
+            pictures=self.pictures,
+            patches=self.patches,
+            read_tokens=self.read_tokens,
         )
-        proofs: list[CallProof | None] = [None] * len(layers)
-        for (number, _, call), of_rows in zip(shown, mismatches, strict=True):
-            earlier = self.refusals.get(number, [None] * count)
-            both = zip(earlier, of_rows, strict=True)
-            proofs[number] = call, [(known or why, error) for known, (why, error) in both]
-        return layers, proofs

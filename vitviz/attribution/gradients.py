@@ -213,14 +213,11 @@ class _GradientRecorder(AttentionRecorder):
 
     def attention(self) -> list[Tensor]:
         """Return the attention of each layer (W, h, n, m), or refuse as a capture does."""
-        with torch.no_grad():
-            layers, proofs = self.prove()
         attention = []
-        for layer, proof in zip(layers, proofs, strict=True):
-            refusal = layer.refusal if proof is None else proof[1][0][0]
-            if refusal:
-                raise ModelError(refusal)
-            assert proof is not None
-            assert isinstance(proof[0], SoftmaxCall)
-            attention.append(proof[0].weights)
+        for layer, calls in zip(self.batch().layers_of(0), self.calls, strict=True):
+            if layer.refusal:
+                raise ModelError(layer.refusal)
+            (call,) = calls
+            assert isinstance(call, SoftmaxCall)
+            attention.append(call.weights)
         return attention

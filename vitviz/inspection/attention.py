@@ -277,8 +277,11 @@ def entropy_of_scores(scores: Array, attention: Array) -> Array:
     sum that softmax divides by, follows from the largest entry of each row. In float32 a row is
     exact to about 2e-5 bits at scores of 60, a head's mean to 1e-6.
     """
-    s, p = scores.max(axis=2), attention.max(axis=2)
-    bits: Array = (s - np.log(p) - np.vecdot(attention, scores)) / np.log(2, dtype=scores.dtype)
+    rows = scores.reshape(-1, scores.shape[2])
+    largest = np.arange(len(rows)), rows.argmax(axis=1)  # `max` of both would take twice as long
+    log_z = rows[largest] - np.log(attention.reshape(rows.shape)[largest])
+    bits: Array = log_z.reshape(scores.shape[:2]) - np.vecdot(attention, scores)
+    bits /= np.log(2, dtype=scores.dtype)
     return np.maximum(bits, 0)  # rounding may go below 0
 
 

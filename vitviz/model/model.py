@@ -135,26 +135,18 @@ class Model:
         return self._reading
 
     @contextmanager
-    def assume_unchanged(self, weights: WeightsState | None = None) -> Iterator[None]:
+    def assume_unchanged(self) -> Iterator[None]:
         """Check once whether the module was changed, and not again in this context.
 
         Each check takes a hundred microseconds, and a capture would make twenty of them.
-
-        Parameters
-        ----------
-        weights : WeightsState, optional
-            That of a pass which has just shown that the module can be watched.
 
         Raises
         ------
         ModelError
             When the module is not ready to be watched.
         """
-        if weights is None:
-            self._check_ready()
-        state = _CheckedState(self.reading)
-        state.weights = weights
-        before = _CHECKED.set(state)
+        self._check_ready()
+        before = _CHECKED.set(_CheckedState(self.reading))
         try:
             yield
         finally:
@@ -162,7 +154,7 @@ class Model:
 
     @property
     def _checked_state(self) -> "_CheckedState | None":
-        """State that was checked in this context (see `unchanged`); None outside of one."""
+        """State that was checked in this context (see `assume_unchanged`); None outside of one."""
         state = _CHECKED.get()
         return state if state is not None and state.reading is self._reading else None
 

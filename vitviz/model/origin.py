@@ -58,7 +58,8 @@ class WeightsState:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = ref(module)
-        self._marks = [(ref(each), *_mark(each)) for each in _weights(module)]
+        weights = _weights(module)
+        self._weights, self._marks = [ref(each) for each in weights], [*map(_mark, weights)]
         self.parameter_count = sum(each.numel() for each in module.parameters())
         self._digest: str | None = None
 
@@ -67,11 +68,11 @@ class WeightsState:
         weights = _weights(module)
         return (
             module is self._module()
-            and len(weights) == len(self._marks)
+            and len(weights) == len(self._weights)
             and all(
-                reference() is each and (place, version) == _mark(each)
-                for each, (reference, place, version) in zip(weights, self._marks, strict=True)
+                reference() is each for reference, each in zip(self._weights, weights, strict=True)
             )
+            and [*map(_mark, weights)] == self._marks
         )
 
     def digest(self) -> tuple[str | None, str | None]:

@@ -159,7 +159,8 @@ def measure_heads(batch: Sequence[Activations], outliers: Sequence[np.ndarray]) 
     shape = pictures, len(layers), max(layer.num_heads for layer in layers)
     heads = Heads({name: np.full(shape, np.nan) for name in MEASURES})
     own_batch = batch[0].batch
-    row_blocks = None if own_batch is None else own_batch.attention_layers()
+    whole = own_batch is not None and own_batch.pictures == pictures  # none was skipped
+    row_blocks = own_batch.attention_layers() if own_batch is not None and whole else None
     for number, layer in enumerate(layers):
         if row_blocks is not None:
             try:

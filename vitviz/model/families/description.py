@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -162,7 +163,7 @@ class Site:
     mixing: nn.Linear | None = None
     steps: tuple[nn.Module, ...] = ()
 
-    @property
+    @cached_property
     def attn(self) -> Any:
         """The module that attends: a part of the block, or the block itself."""
         names = ("attn", "attention", "self_attn", "self_attention")

@@ -282,10 +282,11 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def _is_compiled(part: nn.Module) -> bool:
+    own = vars(part)
     return (
         part._compiled_call_impl is not None
-        or "_orig_mod" in part._modules
-        or hasattr(vars(part).get("forward"), "_torchdynamo_orig_callable")
+        or "_orig_mod" in own["_modules"]
+        or ("forward" in own and hasattr(own["forward"], "_torchdynamo_orig_callable"))
     )
 
 
@@ -322,7 +323,8 @@ def explain_unready(module: nn.Module) -> Message | None:
                 "recurse=True) of accelerate on it.",
                 name=type(module).__name__,
             )
-        kernel = getattr(own.get("config"), "_attn_implementation", None)
+        config = own.get("config")
+        kernel = None if config is None else getattr(config, "_attn_implementation", None)
         if isinstance(kernel, str) and _OPAQUE_KERNELS.search(kernel):
             return Message(
                 "{name} computes its attention by {kernel}, whose weights no hook can read. "
