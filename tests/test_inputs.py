@@ -91,7 +91,7 @@ def test_all_of_the_library_takes_other_channels(channels: int) -> None:
     assert equivariance.shuffle_patches(model, x).outputs.shape == (2, 2, 5)
     for view in ("attention", "anatomy"):
         assert "srcdoc" in vitviz.show(model, x, view=view)._repr_html_()
-    made = report.html([report.Captured(model, "field 1", acts, x)])
+    made = report.html([report.CapturedPicture(model, "field 1", acts, x)])
     assert "field 1" in made
 
 

@@ -258,8 +258,8 @@ def test_a_report_has_the_records_of_its_captures_for_people_and_for_programs(fi
     x = model.preprocess(picture())
     both = [capture(model, file), capture(model, x)]
     sides = [
-        report.Captured(model, "mine", both[0], picture(), sha256(file.read_bytes())),
-        report.Captured(model, "</script>", both[1], shown_input(model, x)),
+        report.CapturedPicture(model, "mine", both[0], picture(), sha256(file.read_bytes())),
+        report.CapturedPicture(model, "</script>", both[1], shown_input(model, x)),
     ]
     text = report.html(sides)
     (packed,) = re.findall(

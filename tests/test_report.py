@@ -11,7 +11,7 @@ from vitviz import Model, capture, plots
 from vitviz.text import page_text
 from vitviz.text import report as text
 from vitviz.web import report
-from vitviz.web.report import Captured
+from vitviz.web.report import CapturedPicture
 from vitviz.web.traits import traits
 
 #: How the alt text of a figure begins, by the page whose caption it has.
@@ -31,7 +31,9 @@ FIGURES = {
 
 
 def html_of(*models: Model) -> str:
-    return report.html([Captured(model, "x.png", capture(model, picture())) for model in models])
+    return report.html(
+        [CapturedPicture(model, "x.png", capture(model, picture())) for model in models]
+    )
 
 
 def test_each_figure_has_the_caption_of_its_page() -> None:
@@ -67,7 +69,7 @@ def test_what_was_compared_comes_first_in_plain_words() -> None:
     acts = capture(model, picture())
     figure = plots.attention_map(acts, 0, 1)
     document = report.html(
-        [Captured(model, "x.png", acts)] * 2,
+        [CapturedPicture(model, "x.png", acts)] * 2,
         compared=("They are **much alike**: 0.91 < 1.", "two models & a picture", [figure]),
     )
     finding = "<p>They are much alike: 0.91 &lt; 1.</p><p class=line>two models &amp; a picture</p>"
@@ -82,7 +84,7 @@ def test_every_part_says_of_what_it_is() -> None:
     acts = capture(model, image)
     figure = plots.class_probabilities(acts)
     written = report.html(
-        [Captured(model, "x <b>.png", acts, image, "ab12")],
+        [CapturedPicture(model, "x <b>.png", acts, image, "ab12")],
         compared=("They are **alike**.", "left · right", [figure]),
     )
     said = unescape(written)

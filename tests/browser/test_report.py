@@ -23,7 +23,7 @@ from vitviz.common.language import as_percent
 from vitviz.plots.template import as_white_json
 from vitviz.text.class_names import common_names, full_names
 from vitviz.web import anatomy_map, report, token_map
-from vitviz.web.report import Captured, components
+from vitviz.web.report import CapturedPicture, components
 
 from .conftest import watched
 from .test_anatomy import written
@@ -245,7 +245,7 @@ def test_it_says_what_it_leaves_out(opened: Opened) -> None:
 def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
     name = "swin_tiny_patch4_window7_224"
     model = of_pixels(timm.create_model(name, embed_dim=24).eval(), (224, 224), name=name)
-    text = report.html([Captured(model, "dog", vitviz.capture(model, acts.photo))])
+    text = report.html([CapturedPicture(model, "dog", vitviz.capture(model, acts.photo))])
     assert text.count("which is not so in swin_tiny_patch4_window7_224.") == 1
     assert "no common number of prefix tokens" not in text
     assert 'id="attention-0"' in text
@@ -258,7 +258,7 @@ def test_maps_that_are_too_large_for_a_file_are_refused(
     monkeypatch.setattr(components, "FILE_MAP_BYTES", 1_000_000)
     with pytest.raises(vitviz.ModelError, match="take 2 MB, more than the 1 MB"):
         acts.show()
-    text = report.html([Captured(vitviz.load_model(MODEL), "dog", acts)])
+    text = report.html([CapturedPicture(vitviz.load_model(MODEL), "dog", acts)])
     assert "the app shows them by layer." in text
     assert 'id="data-attention"' not in text
 
@@ -266,7 +266,9 @@ def test_maps_that_are_too_large_for_a_file_are_refused(
 def test_a_base_model_fits_in_a_file_and_names_of_pictures_and_weights_are_no_markup() -> None:
     model = timm_model("vit_base_patch16_224")
     image = vitviz.open_image(PHOTO.read_bytes())
-    text = report.html([Captured(model, "<img src=x>.png", vitviz.capture(model, image), image)])
+    text = report.html(
+        [CapturedPicture(model, "<img src=x>.png", vitviz.capture(model, image), image)]
+    )
     assert "<img" not in text
     assert "&lt;img src=x&gt;.png" in text
     assert "random weights" in text

@@ -85,19 +85,21 @@ class Batch:
             )
             return {
                 layer: [
-                    (known or why, error)
-                    for known, (why, error) in zip(self._known(layer), found, strict=True)
+                    (earlier or why, error)
+                    for earlier, (why, error) in zip(
+                        self._known_refusals(layer), results, strict=True
+                    )
                 ]
-                for layer, found in zip(calls, of_rows, strict=True)
+                for layer, results in zip(calls, of_rows, strict=True)
             }
 
-    def _known(self, layer: int) -> Sequence[Message | None]:
+    def _known_refusals(self, layer: int) -> Sequence[Message | None]:
         """Return of each picture the refusal that is known without the proof."""
         return self._refusals.get(layer, [None] * self.pictures)
 
     def layers_of(self, number: int) -> tuple[Layer, ...]:
         """Return the layers, with a refusal where the proof failed on this picture."""
-        refusals = {layer: found[number][0] for layer, found in self._proofs.items()}
+        refusals = {layer: pictures[number][0] for layer, pictures in self._proofs.items()}
         return tuple(
             layer if (refusal := refusals.get(index)) is None else replace(layer, refusal=refusal)
             for index, layer in enumerate(self.layers)
@@ -107,7 +109,7 @@ class Batch:
         """Return the calls of one picture, in the memory of the batch."""
         return tuple(
             None
-            if call is None or self._known(layer)[number]
+            if call is None or self._known_refusals(layer)[number]
             else call.select(number, self.pictures)
             for layer, call in enumerate(self._calls)
         )
@@ -117,7 +119,9 @@ class Batch:
         plain = tuple(
             call
             for layer, call in enumerate(self._calls)
-            if isinstance(call, FusedCall) and call.bias is None and not any(self._known(layer))
+            if isinstance(call, FusedCall)
+            and call.bias is None
+            and not any(self._known_refusals(layer))
         )
         same = {(layer.kind, layer.query_grid, layer.prefix) for layer in self.layers}
         if len(plain) < len(self.layers) or len(same) > 1 or self.layers[0].kind != "global":

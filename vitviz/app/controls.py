@@ -36,9 +36,9 @@ def draw_controls(page: Page) -> View | None:
     layer = _layer_setting(len(model.layers))
     if _is_drawn("layer", page) and (page.needs != "all-to-all" or acts.all_to_all):
         _layer_control(len(model.layers))
-    shown = model.layers[layer]
-    _replace_missing("head", shown.num_heads, MEAN)
-    head = setting("head", [MEAN, *range(1, shown.num_heads + 1)], MEAN)
+    described = model.layers[layer]
+    _replace_missing("head", described.num_heads, MEAN)
+    head = setting("head", [MEAN, *range(1, described.num_heads + 1)], MEAN)
     return View(
         **models.view_fields(model, picture, acts),
         layer=layer,
@@ -149,24 +149,24 @@ def _model_control(
             ),
         )
     loaded: Cached[Model] | None = st.session_state.get("loaded")
-    shown = None if loaded is None else loaded()
+    model = None if loaded is None else loaded()
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
         if weights == TRAINED and models.needs_download(name):
-            shown = shown or models.load(models.shipped_name())
+            model = model or models.load(models.shipped_name())
             show_progress(name, last)
         else:
             forget()
-            shown = weights_menu.load(name, weights, picture)
+            model = weights_menu.load(name, weights, picture)
             last = (name, weights)
             if sizes is not None:
-                weights_menu.choose_size(sizes, name, shown, picture)
+                weights_menu.choose_size(sizes, name, model, picture)
     except ModelError as error:
-        shown = shown or models.load(models.shipped_name())
-        st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=shown.name)}")
-    loaded = None if shown is None else Cached(shown, models.reloader(shown))
+        model = model or models.load(models.shipped_name())
+        st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=model.name)}")
+    loaded = None if model is None else Cached(model, models.reloader(model))
     st.session_state.loaded, st.session_state.loaded_by = loaded, last
-    return shown
+    return model
 
 
 def _typed_model() -> str | None:

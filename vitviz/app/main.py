@@ -167,9 +167,9 @@ def _or_error(make: Callable[[], T]) -> T | None:
 
 
 def _draw_page(page: Page, views: list[View]) -> None:
-    (view,), made = views, places()
+    (view,), place = views, places()
     if not view.model.trained and page.shows_model:
-        made.top.warning(
+        place.top.warning(
             tr_md(
                 "{model} has **random weights** here: it has not been trained.",
                 model=view.model.name,
@@ -179,9 +179,9 @@ def _draw_page(page: Page, views: list[View]) -> None:
         )
     _or_error(lambda: lesson.draw_findings(view))
     if refusal := _explain_refusal(page, view):
-        made.top.info(refusal)
+        place.top.info(refusal)
         other = models.shipped_name()
-        made.top.button(
+        place.top.button(
             tr_md("Show {other}", other=other), on_click=settings.change, kwargs={"model": other}
         )
     data: Data | None = None
@@ -189,8 +189,8 @@ def _draw_page(page: Page, views: list[View]) -> None:
         data = _or_error(lambda: page.draw(view))
     # A page that shows nothing has nothing to explain, and a lesson says itself what to look at.
     if data is not None and lesson.shows("caption"):
-        known = traits(view.model, view.acts) | ({"carried"} if data.counted else set())
-        draw_caption(page_text(page.name, known))
+        facts = traits(view.model, view.acts) | ({"carried"} if data.counted else set())
+        draw_caption(page_text(page.name, facts))
         if not data.hidden:
             draw_tables(view, page.name, data)
     st.session_state.shown_data = data
@@ -207,13 +207,13 @@ def _explain_refusal(page: Page, view: View) -> str | None:
     if page.needs == "one grid" and grids > 1:
         from vitviz.model.families import position_encodings
 
-        known = explain_positions(literal(name), position_encodings(view.model.part, layers))
+        reasons = explain_positions(literal(name), position_encodings(view.model.part, layers))
         return tr_md(
             "The patches of {name} lie in {grids} grids, one for each resolution, and no position "
             "embedding is added to them: {known}.",
             name=name,
             grids=grids,
-            known=Markdown(known),
+            known=Markdown(reasons),
         )
     if page.needs != "all-to-all" or view.acts.all_to_all:
         return None

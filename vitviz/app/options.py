@@ -189,7 +189,7 @@ def preprocessing_options(arguments: argparse.Namespace) -> dict[str, Any]:
     OptionError
         When one cannot be read.
     """
-    found: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     for name in ("mean", "std"):
         if (text := getattr(arguments, name)) is not None:
             numbers = _numbers_in(text)
@@ -199,15 +199,15 @@ def preprocessing_options(arguments: argparse.Namespace) -> dict[str, Any]:
                     name=name,
                     said=text,
                 )
-            found[name] = tuple(numbers) * (3 // len(numbers))
+            chosen[name] = tuple(numbers) * (3 // len(numbers))
     if arguments.crop is not None:
         shares = _numbers_in(arguments.crop)
         if len(shares) != 1 or not 0 < shares[0] <= 1:
             raise OptionError(
                 "Expected --crop as a share such as 0.9, got {said!r}.", said=arguments.crop
             )
-        found["crop_pct"] = shares[0]
-    return found
+        chosen["crop_pct"] = shares[0]
+    return chosen
 
 
 def _numbers_in(text: str) -> list[float]:
@@ -227,10 +227,10 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def image_size_in(text: str) -> tuple[int, int] | None:
     """Return height and width from "224" or "320x480"; None if the text is no size."""
-    found = re.fullmatch(r"(\d{1,5})(?:\s*[x×]\s*(\d{1,5}))?", text.strip())
-    if not found or not int(found[1]) or not int(found[2] or 1):
+    match = re.fullmatch(r"(\d{1,5})(?:\s*[x×]\s*(\d{1,5}))?", text.strip())
+    if not match or not int(match[1]) or not int(match[2] or 1):
         return None
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def file_and_part(text: str) -> tuple[Path, str | None]:

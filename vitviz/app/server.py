@@ -103,13 +103,13 @@ def sweep() -> None:
             continue
         for file in list(files)[:-MOST_FILES]:
             manager.remove_file(session, file)
-    kept = [
+    remaining = [
         (file == [*files][-1], session, file, len(record.data))
         for session, files in manager.file_storage.items()
         for file, record in files.items()
     ]
-    total = sum(size for *_, size in kept)
-    for _, session, file, size in sorted(kept, key=lambda one: one[0]):  # the newest last
+    total = sum(size for *_, size in remaining)
+    for _, session, file, size in sorted(remaining, key=lambda one: one[0]):  # the newest last
         if total <= MOST_BYTES:
             break
         total -= size
@@ -215,21 +215,21 @@ class KeptFiles:
         self._room = _ROOM
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Headers(scope=scope) if scope["type"] == "http" else {}
-        if scope["type"] != "http" or scope["method"] != "GET" or "range" in asked:
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        if scope["type"] != "http" or scope["method"] != "GET" or "range" in headers:
             return await self._app(scope, receive, send)
-        answer = self._answer(scope["path"], "gzip" in asked.get("accept-encoding", ""))
+        answer = self._answer(scope["path"], "gzip" in headers.get("accept-encoding", ""))
         if answer is None:
             return await self._app(scope, receive, self._listening(scope["path"], send))
         await send(answer[0])
         await send({"type": "http.response.body", "body": answer[1]})
 
     def _answer(self, path: str, packed: bool) -> tuple[Message, bytes] | None:
-        kept = self._kept.get(path)
-        if kept is None or not packed:
-            return kept
+        answer = self._kept.get(path)
+        if answer is None or not packed:
+            return answer
         if path not in self._packed:
-            self._packed[path] = _compress(*kept)
+            self._packed[path] = _compress(*answer)
         return self._packed[path]
 
     def _listening(self, path: str, send: Send) -> Send:
@@ -357,13 +357,13 @@ APP: dict[str, Any] = dict(
 )
 
 
-def run(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def run(settings: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
     """Serve the app until it is stopped.
 
     Parameters
     ----------
     settings : options of Streamlit, where none of its environment variables says otherwise
-    given : those that nothing overrides
+    chosen : those that nothing overrides
     """
     # `streamlit run` reads the variables by click; st.App.run reads none.
     context = main_run.make_context("run", [])
@@ -372,6 +372,6 @@ def run(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         for name, value in context.params.items()
         if "_" in name and context.get_parameter_source(name) is ParameterSource.ENVIRONMENT
     }
-    options = {**settings, **variables, **given}
+    options = {**settings, **variables, **chosen}
     load_config_options(options)  # the routes begin with server.baseUrlPath
     st.App(**APP | {"routes": _routes()}).run(config=options)

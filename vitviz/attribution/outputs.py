@@ -95,13 +95,13 @@ def _outputs_without_gradient(model: Model, x: Tensor, first: int) -> dict[str, 
     """Return by path the outputs of parts that have no gradient, though their inputs have one."""
     outputs: dict[str, Tensor] = {}
 
-    def keep(name: str, part: nn.Module, inputs: Any, named: Any, output: Any) -> None:
-        given = [each for each in (*inputs, *named.values()) if isinstance(each, Tensor)]
+    def keep(name: str, part: nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
+        tensors = [each for each in (*inputs, *keywords.values()) if isinstance(each, Tensor)]
         returned = output[0] if isinstance(output, tuple) and output else output
         if (
             isinstance(returned, Tensor)
             and returned.is_floating_point()
-            and any(each.requires_grad for each in given)
+            and any(each.requires_grad for each in tensors)
             and (returned.grad_fn is None or returned.grad_fn.name() == _NO_GRADIENT)
         ):
             outputs[name] = returned.detach().clone()

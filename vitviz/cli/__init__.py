@@ -110,7 +110,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from .. import capture, load_model
     from ..activations import check_finite
     from ..common.images import ImageError, open_image, read_file
-    from ..web.report import Captured, html
+    from ..web.report import CapturedPicture, html
     from ..zoo import ModelError
 
     captures = []
@@ -129,7 +129,7 @@ def _report(arguments: argparse.Namespace) -> int:
                 check_finite(model, acts)
             except (ModelError, ImageError) as error:
                 return print_refusal(f"{printable(photo)}: {error}")
-            captures.append(Captured(model, printable(photo.name), acts, image, checksum))
+            captures.append(CapturedPicture(model, printable(photo.name), acts, image, checksum))
         with use_language(arguments.lang):
             content = html(captures).encode(errors="backslashreplace")
         replace_file(arguments.out, content)

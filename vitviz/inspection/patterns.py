@@ -82,22 +82,22 @@ def attention_patterns(layer: Array, *, grid: Grid, num_prefix_tokens: int) -> P
         "neighbours": (down <= 1) & (across <= 1) & ~itself,
         "itself": itself,
     }
-    measured: dict[str, Array] = {
+    measures: dict[str, Array] = {
         name: np.einsum("hij,ij->h", shares, mask) / queries for name, mask in masks.items()
     }
-    offset, measured["one offset"] = _clearest_offset(shares, attending[..., 0], (rows, cols))
+    offset, measures["one offset"] = _clearest_offset(shares, attending[..., 0], (rows, cols))
     keys = shares.sum(axis=1) / queries[:, None]
-    measured["one patch"] = keys.max(axis=1)
+    measures["one patch"] = keys.max(axis=1)
     uniform = {name: float(mask.mean()) for name, mask in masks.items()}
     uniform |= {"one offset": 1 / count, "one patch": 1 / count}
     token = np.zeros(len(attention), int)
     if num_prefix_tokens:
         prefix = rows_of_patches[:, :, :num_prefix_tokens].mean(axis=1)
-        token, measured["prefix"] = prefix.argmax(axis=1), prefix.max(axis=1)
+        token, measures["prefix"] = prefix.argmax(axis=1), prefix.max(axis=1)
         uniform["prefix"] = 1 / (num_prefix_tokens + count)
     away = np.abs(shares - 1 / count).sum(axis=2) * attending[..., 0]
     return Patterns(
-        shares=measured,
+        shares=measures,
         uniform=uniform,
         offset=offset,
         patch=keys.argmax(axis=1),

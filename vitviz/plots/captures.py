@@ -85,16 +85,16 @@ def attention_map(
     ValueError
         When there is no such layer, head or token.
     """
-    shown = place_attention(acts, layer, query, direction)
-    attention = shown.shares
+    placed = place_attention(acts, layer, query, direction)
+    attention = placed.shares
     if head is not None and not 0 <= head < len(attention):
         raise ValueError(f"Expected a head in 0..{len(attention) - 1}, got {head}.")
     shares = attention.mean(axis=0) if head is None else attention[head]
     whose = "mean of heads" if head is None else f"head {head + 1}"
-    figure = maps.share_map(shares, acts.photo, crop=shown.crop, name=f"{shown.title}, {whose}")
-    if shown.patch is not None:
+    figure = maps.share_map(shares, acts.photo, crop=placed.crop, name=f"{placed.title}, {whose}")
+    if placed.patch is not None:
         colour = KEY if direction == "column" else QUERY
-        maps.query_box(figure, shown.token_crop, shown.token_grid, shown.patch, colour)
+        maps.query_box(figure, placed.token_crop, placed.token_grid, placed.patch, colour)
     return add_provenance(figure, acts)
 
 

@@ -391,8 +391,8 @@ def _mark_layers(figure: go.Figure, marks: Mapping[str, Sequence[int]], height: 
             customdata=[layer + 1 for layer in layers],
             hovertemplate=tr("layer %{{customdata}}: {name}<extra></extra>", name=name),
         )
-        listed = ", ".join(str(layer + 1) for layer in layers)
-        words += tr(" Marked above layers {layers}: {name}.", layers=listed, name=name)
+        numbers = ", ".join(str(layer + 1) for layer in layers)
+        words += tr(" Marked above layers {layers}: {name}.", layers=numbers, name=name)
     return words
 
 

@@ -198,11 +198,11 @@ def removed_patches(
     if effect is not None:
         words = _lay_effect_over(figure, 100 * effect, crop, block)
     picture_axes(figure, crop)
-    taken = tr("{count} of {size} patches removed", count=mask.sum(), size=mask.size)
+    text = tr("{count} of {size} patches removed", count=mask.sum(), size=mask.size)
     how = f" ({removal})" if mask.any() else ""
     figure = finish(
         figure,
-        tr("The picture as the model gets it, {taken}{how}.", taken=taken, how=how) + words,
+        tr("The picture as the model gets it, {taken}{how}.", taken=text, how=how) + words,
         height=HEIGHT,
     )
     return figure.update_layout(dragmode="select") if drag else _clickable(figure)
@@ -263,13 +263,13 @@ def muted_heads(
     hover = "%{customdata[0]}<extra></extra>"
     words = tr("No head is muted")
     if muted.any():
-        listed = [names[at] for at in np.flatnonzero(muted)]
-        more = tr(" and {listed} more", listed=len(listed) - 8) if len(listed) > 8 else ""
+        labels = [names[at] for at in np.flatnonzero(muted)]
+        more = tr(" and {listed} more", listed=len(labels) - 8) if len(labels) > 8 else ""
         words = tr(
             "{count} of {size} heads are muted: {listed}{more}",
             count=muted.sum(),
             size=muted.size,
-            listed="; ".join(listed[:8]),
+            listed="; ".join(labels[:8]),
             more=more,
         )
     if effects is not None:
@@ -299,7 +299,7 @@ def muted_heads(
             high_head=names[high],
             high=effects.flat[high],
         )
-    shown = effects if effects is not None else np.zeros_like(muted, float)
+    values = effects if effects is not None else np.zeros_like(muted, float)
     figure = go.Figure(
         go.Scatter(
             x=np.repeat(np.arange(1, layers + 1), heads),
@@ -308,7 +308,7 @@ def muted_heads(
             marker=marker,
             selected_marker_opacity=1,  # the shape shows what is muted, not opacity
             unselected_marker_opacity=1,
-            customdata=[[one, float(value)] for one, value in zip(names, shown.flat, strict=True)],
+            customdata=[[one, float(value)] for one, value in zip(names, values.flat, strict=True)],
             hovertemplate=hover,
         )
     )

@@ -53,11 +53,11 @@ def mutual_matches(
     most : largest number of lines; the pairs with the largest cosines are drawn
     """
     figure = go.Figure()
-    shown = np.argsort(-cosines, kind="stable")[:most]
+    strongest = np.argsort(-cosines, kind="stable")[:most]
     ends, starts, sizes = [], _starts(images), [1 / image.height for image in images]
     for side, (image, crop) in enumerate(zip(images, crops, strict=True)):
         _add_picture(figure, image, starts[side])
-        rows, cols = np.divmod(pairs[shown, side], grid[1])
+        rows, cols = np.divmod(pairs[strongest, side], grid[1])
         x, y = centre(crop, grid, rows, cols)
         ends.append((starts[side] + x * sizes[side], y * sizes[side]))
     for colour, width in (("#000000", 4), ("#ffffff", 1.5)):  # visible on every picture
@@ -75,7 +75,7 @@ def mutual_matches(
             second=patch_name(*divmod(int(j), grid[1])),
             cosine=cosine,
         )
-        for (i, j), cosine in zip(pairs[shown], cosines[shown], strict=True)
+        for (i, j), cosine in zip(pairs[strongest], cosines[strongest], strict=True)
     ]
     for (x, y), colour, symbol in zip(ends, (QUERY, KEY), ("circle", "square"), strict=True):
         figure.add_scatter(
@@ -90,8 +90,8 @@ def mutual_matches(
         "{count} pairs of patches are each other's most similar in the two pictures",
         count=len(pairs),
     )
-    if len(shown) < len(pairs):
-        words += tr("; the {count} with the largest cosines are joined", count=len(shown))
+    if len(strongest) < len(pairs):
+        words += tr("; the {count} with the largest cosines are joined", count=len(strongest))
     best = tr("; the best: {pair}", pair=texts[0]) if texts else ""
     return _two_pictures(figure, images, f"{words}{best}.")
 

@@ -67,25 +67,25 @@ def answer_change(
     full_names : K texts to show on hover, such as other names of the class
     """
     ranks = [np.argsort(np.argsort(-values, kind="stable")) for values in (before, after)]
-    shown = [int(at) for at in np.argsort(ranks[0]) if min(ranks[0][at], ranks[1][at]) < k]
-    names = [f"{escape_text(labels[at])} ({ranks[0][at] + 1} → {ranks[1][at] + 1})" for at in shown]
+    top = [int(at) for at in np.argsort(ranks[0]) if min(ranks[0][at], ranks[1][at]) < k]
+    names = [f"{escape_text(labels[at])} ({ranks[0][at] + 1} → {ranks[1][at] + 1})" for at in top]
     figure = go.Figure()
     for name, values, colour, pattern in (
         (called[0], before, BEFORE, "/"),
         (called[1], after, AFTER, ""),
     ):
         figure.add_bar(
-            x=100 * values[shown],
+            x=100 * values[top],
             y=names,
             name=tr(name),
             orientation="h",
             marker=dict(color=colour, pattern_shape=pattern),
-            text=[f"{100 * value:.1f} %" for value in values[shown]],
+            text=[f"{100 * value:.1f} %" for value in values[top]],
             textposition="outside",
             textfont_size=14,
             constraintext="none",  # else thin bars get small print
             cliponaxis=False,
-            **hover_names(full_names, shown),
+            **hover_names(full_names, top),
         )
     figure.layout.hovermode = "y"  # anywhere in a row: a bar may be short
     across = dict(range=[0, 118], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
@@ -97,12 +97,12 @@ def answer_change(
             before=100 * before[at],
             after=100 * after[at],
         )
-        for at in shown
+        for at in top
     )
     finish(
         figure,
         tr("Most probable classes: {words}.", words=words),
-        height=max(height, 90 + 46 * len(shown)),
+        height=max(height, 90 + 46 * len(top)),
         top=30,
         axes=(across, down),
         legend=True,
@@ -194,23 +194,23 @@ def removal_curves(
         )
     of_chance = next(line for line in LINES if line[0] == GREY)
     others = iter(line for line in LINES if line[0] != GREY)
-    for called, (shares, values) in curves.items():
-        style = of_chance if called in (ranges or {}) else next(others)
+    for label, (shares, values) in curves.items():
+        style = of_chance if label in (ranges or {}) else next(others)
         figure.add_scatter(
             x=100 * shares,
             y=100 * values,
-            name=escape_text(called),
+            name=escape_text(label),
             **line_style(style, 7),
             hovertemplate=tr(
-                "{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>", called=escape_text(called)
+                "{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>", called=escape_text(label)
             ),
         )
         half = float(np.interp(0.5, shares, values))
         words.append(
-            tr("by {called} {half:.1f} % at half of the patches", called=called, half=100 * half)
+            tr("by {called} {half:.1f} % at half of the patches", called=label, half=100 * half)
         )
-    done = tr("put back") if putting_back else tr("removed")
-    across = dict(title=tr("patches {done}, %", done=done), range=[-2, 102], zeroline=False)
+    share_text = tr("put back") if putting_back else tr("removed")
+    across = dict(title=tr("patches {done}, %", done=share_text), range=[-2, 102], zeroline=False)
     down = dict(
         title=tr("probability of {name}, %", name=escape_text(name)),
         range=[0, 102],
@@ -219,7 +219,7 @@ def removal_curves(
     most = tr(
         "Probability of {name} while patches are {done}, the most important first",
         name=name,
-        done=done,
+        done=share_text,
     )
     return finish(
         figure, f"{most}: {', '.join(words)}.", height=340, top=30, axes=(across, down), legend=True
@@ -282,18 +282,18 @@ def parts_by_head(parts: np.ndarray, *, name: str, mlps: np.ndarray | None = Non
     which gets a column of its own.
     """
     layers, heads = parts.shape
-    shown = parts if mlps is None else np.column_stack([parts, mlps])
-    reach = float(np.nanmax(np.abs(shown))) or 1.0
+    values = parts if mlps is None else np.column_stack([parts, mlps])
+    reach = float(np.nanmax(np.abs(values))) or 1.0
     most = np.unravel_index(int(np.nanargmax(np.abs(parts))), parts.shape)
     figure = go.Figure(
         go.Heatmap(
-            z=shown,
-            x=np.arange(1, shown.shape[1] + 1),
+            z=values,
+            x=np.arange(1, values.shape[1] + 1),
             y=np.arange(1, layers + 1),
             **signed_scale(reach, "+.2f", colorbar("", below=False)),
             xgap=1,
             ygap=1,
-            customdata=[[*map(str, range(1, heads + 1)), "MLP"][: shown.shape[1]]] * layers,
+            customdata=[[*map(str, range(1, heads + 1)), "MLP"][: values.shape[1]]] * layers,
             hovertemplate=tr("layer %{y}, head %{x}: %{z:+.3f}<extra></extra>")
             if mlps is None
             else tr("layer %{y}, head or MLP %{customdata}: %{z:+.3f}<extra></extra>"),
@@ -368,11 +368,11 @@ def judged_maps(
     if logarithmic and low.min() > 0:
         across |= dict(type="log", dtick=1)
     down = dict(autorange="reversed")
-    listed = "; ".join(
+    sentence = "; ".join(
         f"{name} {each:.3g} ({start:.3g} – {end:.3g})" for name, (each, start, end) in means.items()
     )
     return finish(
-        figure, f"{measure}, {unit}: {listed}.", height=60 + 26 * len(names), axes=(across, down)
+        figure, f"{measure}, {unit}: {sentence}.", height=60 + 26 * len(names), axes=(across, down)
     )
 
 

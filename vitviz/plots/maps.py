@@ -59,7 +59,7 @@ def picture(
         query_box(figure, crop, grid, query)
     figure.add_trace(_span(image))
     _picture_axes(figure, image)
-    asked = (
+    query_text = (
         "" if query is None else tr("; the query is the patch at {patch}", patch=patch_name(*query))
     )
     return finish(
@@ -68,7 +68,7 @@ def picture(
             "The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
             rows=grid[0],
             cols=grid[1],
-            asked=asked,
+            asked=query_text,
         ),
         height=_picture_height(image),
     )

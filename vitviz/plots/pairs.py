@@ -58,14 +58,14 @@ def allowed_pairs(
         )
         queries, keys = mask.shape
         ticks = dict(tickvals=list(range(1, len(names) + 1)), ticktext=list(names))
-        named = {**BARE, "showticklabels": bool(names), "constrain": "domain", **ticks, **where}
-        figure.update_xaxes(title=axes[1], range=[0.4, keys + 0.6], tickangle=-90, **named)
+        axis = {**BARE, "showticklabels": bool(names), "constrain": "domain", **ticks, **where}
+        figure.update_xaxes(title=axes[1], range=[0.4, keys + 0.6], tickangle=-90, **axis)
         figure.update_yaxes(
             title=axes[0],
             range=[queries + 0.6, 0.4],
             scaleanchor=f"x{number + 1 if number else ''}",
             constraintoward="top",
-            **named,
+            **axis,
         )
         if pair is not None:
             i, j = pair[0] + 1, pair[1] + 1
@@ -153,8 +153,8 @@ def allowed_keys_tile(
     tile = np.asarray(photo.convert("RGB"), dtype=float)
     at = [np.arange(side) * count // side for count in allowed.shape]
     tile = tile * np.where(allowed[np.ix_(*at)], 1, 1 - _DIMMED)[..., None]
-    drawn = Image.fromarray(tile.round().astype(np.uint8))
-    pen = ImageDraw.Draw(drawn)
+    image = Image.fromarray(tile.round().astype(np.uint8))
+    pen = ImageDraw.Draw(image)
     dx, dy = (side / count for count in allowed.shape[::-1])
     for x0, y0, x1, y1 in _edges(allowed, every=allowed.shape != grid):
         ends = [min(end, side - 2) for end in (x0 * dx, y0 * dy, x1 * dx, y1 * dy)]
@@ -166,7 +166,7 @@ def allowed_keys_tile(
     (row, col), (height, width) = query, (side / count for count in grid)
     box = [col * width - 2, row * height - 2, (col + 1) * width + 1, (row + 1) * height + 1]
     pen.rectangle(box, outline=QUERY, width=3)
-    return drawn
+    return image
 
 
 def _query_last(shapes: Sequence[go.layout.Shape]) -> list[go.layout.Shape]:

@@ -246,23 +246,23 @@ def head_grid(
     """
     if columns < 1:
         raise ValueError(f"Expected at least 1 column, got {columns}.")
-    shown = place_attention(acts, layer, query, direction)
-    heads = len(shown.shares)
+    placed = place_attention(acts, layer, query, direction)
+    heads = len(placed.shares)
     columns = min(columns, heads)
     rows = math.ceil(heads / columns)
     titles = [
         tr("head {head}: max {most}", head=number + 1, most=as_percent(float(each.max())))
-        for number, each in enumerate(shown.shares)
+        for number, each in enumerate(placed.shares)
     ]
     figure = make_subplots(
         rows, columns, subplot_titles=titles, horizontal_spacing=0.02, vertical_spacing=0.14 / rows
     )
     photo = acts.photo
-    left, top, right, bottom = shown.crop  # what the model saw; the rest has no attention
+    left, top, right, bottom = placed.crop  # what the model saw; the rest has no attention
     small = photo.copy()
     small.thumbnail((400, 400))
-    source, where = photo_source(small), cells(shown.crop, shown.shares.shape[1:])
-    for number, each in enumerate(shown.shares):
+    source, where = photo_source(small), cells(placed.crop, placed.shares.shape[1:])
+    for number, each in enumerate(placed.shares):
         row, col = divmod(number, columns)
         name = "" if number == 0 else str(number + 1)
         most = float(each.max())
@@ -276,9 +276,9 @@ def head_grid(
         down = dict(range=[bottom, top], scaleanchor=f"x{name}", constrain="domain", **BARE)
         figure.update_xaxes(across, row=row + 1, col=col + 1)
         figure.update_yaxes(down, row=row + 1, col=col + 1)
-        if shown.patch is not None:
+        if placed.patch is not None:
             colour = KEY if direction == "column" else QUERY
-            query_box(figure, shown.token_crop, shown.token_grid, shown.patch, colour)
+            query_box(figure, placed.token_crop, placed.token_grid, placed.patch, colour)
             figure.layout.shapes[-1].update(xref=f"x{name}", yref=f"y{name}", line_width=2)
     for note in figure.layout.annotations:
         note.font.size = 14
@@ -286,7 +286,7 @@ def head_grid(
     height = round(rows * (wide * (bottom - top) / (right - left) + 28)) + 16
     words = tr(
         "{title}: every head on its own scale, the brighter the more attention. {heads}.",
-        title=shown.title,
+        title=placed.title,
         heads="; ".join(titles),
     )
     finish(figure, words, height=height, top=30)

@@ -36,12 +36,12 @@ _ANSWERS = {
 
 def _facts(profile: Any) -> dict[str, str]:
     about = profile.about
-    measured = about["pictures"] - about["skipped"]
+    total = about["pictures"] - about["skipped"]
     facts = {
         "model": about["provenance"],
         "weights": "" if about["trained"] else "random weights",
         "sha256 of the weights": about["weights_sha256"],
-        "pictures": f"{measured:,} measured, {about['skipped']:,} skipped",
+        "pictures": f"{total:,} measured, {about['skipped']:,} skipped",
         "input": " x ".join(map(str, about["preprocessing"]["input_size"])) + " pixels",
         "check of the attention": (
             "each layer's output was computed again from the captured attention; it differs from "
@@ -59,10 +59,10 @@ def _facts(profile: Any) -> dict[str, str]:
             f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
             f"calibration error {100 * profile.calibration_error:.2f} %"
         )
-        found = profile.top_confusions()
+        confusions = profile.top_confusions()
         facts["most frequent confusions"] = "; ".join(
             f"{label} answered with {answer}: {count:,} pictures, {100 * share:.1f} % of the label"
-            for label, answer, count, share in found
+            for label, answer, count, share in confusions
         )
     facts["merged"] = about.get("note", "")
     facts |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
@@ -148,10 +148,10 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
         )
         yield f"Importance of heads, muted to {kind}", words, figure
     sums = profile.state.sums
-    known = [number for number in range(len(layers)) if f"offset/{number}" in sums]
-    if known:
-        maps = [np.nanmean(profile.offset_attention(number), axis=0) for number in known]
-        names = [f"layer {number + 1}" for number in known]
+    numbers = [number for number in range(len(layers)) if f"offset/{number}" in sums]
+    if numbers:
+        maps = [np.nanmean(profile.offset_attention(number), axis=0) for number in numbers]
+        names = [f"layer {number + 1}" for number in numbers]
         words = (
             "Mean attention over heads, queries and pictures to the patch at each distance in "
             "columns and rows. The query is in the middle of each map."
@@ -177,18 +177,18 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
         words,
         by_layer(share, what="share of patches", unit="%", first=0, axis="after layer"),
     )
-    found = profile.sinks
-    if found is not None and found["pictures"].any():
+    sinks = profile.sinks
+    if sinks is not None and sinks["pictures"].any():
         words = (
             "Share of the pictures in which a layer has a no-op sink: a key that gets more than "
             "five times an equal share of attention and adds less than an equal share. And of "
             "those in which it has a broadcast: a key that adds more than five times an equal "
             "share to at least nine in ten queries."
         )
-        looked = np.where(found["pictures"] > 0, found["pictures"], np.nan)
+        looked = np.where(sinks["pictures"] > 0, sinks["pictures"], np.nan)
         lines = {
-            "no-op sink": 100 * found["no_ops"] / looked,
-            "broadcast": 100 * found["broadcasts"] / looked,
+            "no-op sink": 100 * sinks["no_ops"] / looked,
+            "broadcast": 100 * sinks["broadcasts"] / looked,
         }
         figure = by_layer(lines, what="share of pictures", unit="%")
         yield "No-op sinks and broadcasts", words, figure

@@ -193,10 +193,10 @@ def _figures(comparison: Any) -> Iterator[tuple[str, str, go.Figure]]:
         ),
     )
     for key, title, what, difference, words in kinds:
-        known = [n for n in range(len(layers)) if all(f"{key}/{n}" in each for each in sums)]
-        if known and key not in comparison.not_compared:
-            maps = [difference(number).mean(axis=0) for number in known]
-            names = [f"layer {number + 1}" for number in known]
+        numbers = [n for n in range(len(layers)) if all(f"{key}/{n}" in each for each in sums)]
+        if numbers and key not in comparison.not_compared:
+            maps = [difference(number).mean(axis=0) for number in numbers]
+            names = [f"layer {number + 1}" for number in numbers]
             text = (
                 f"{words}, as the mean over heads and pictures. Red: B has more; blue: A has more. "
                 "Each map has its own scale, which stands above it."

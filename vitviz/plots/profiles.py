@@ -48,10 +48,10 @@ def head_means(
     lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # gives a measure that is 0 everywhere a scale
     title = {"px": "pixels", "bit": "bits", "share": "share, %"}[unit]
     figure.update_yaxes(title=title, range=[0, 1.05 * max(top, lowest)])
-    known = y[np.isfinite(y)]
+    valid = y[np.isfinite(y)]
     words = f"{what} of every head".capitalize()
     span = (
-        f", from {known.min():.3g} to {known.max():.3g} {unit_text}" if known.size else ", of none"
+        f", from {valid.min():.3g} to {valid.max():.3g} {unit_text}" if valid.size else ", of none"
     )
     return finish(figure, f"{words}{span}.", height=340)
 
@@ -291,9 +291,9 @@ def confusion(found: Mapping[str, Sequence[Any]], names: Sequence[str]) -> go.Fi
         row = shares[label]
         row[np.isnan(row)] = 0  # this label has pictures
         row[answer] = 100 * share
-    shown = [escape_text(name if len(name) <= 22 else f"{name[:21]}…") for name in names]
+    labels = [escape_text(name if len(name) <= 22 else f"{name[:21]}…") for name in names]
     numbers = list(range(len(names)))
-    axis = dict(tickvals=numbers, ticktext=shown, tickangle=0)
+    axis = dict(tickvals=numbers, ticktext=labels, tickangle=0)
     figure = go.Figure(
         go.Heatmap(
             z=shares,
@@ -301,7 +301,7 @@ def confusion(found: Mapping[str, Sequence[Any]], names: Sequence[str]) -> go.Fi
             zmax=100,
             colorscale=SHARES,
             colorbar=colorbar("share, %", below=False),
-            customdata=[[f"{one}, answered with {other}" for other in shown] for one in shown],
+            customdata=[[f"{one}, answered with {other}" for other in labels] for one in labels],
             hovertemplate="%{customdata}: %{z:.1f} %<extra></extra>",
         )
     )

@@ -326,13 +326,13 @@ def position_similarity(
     across, down = (
         dict(
             title=what,
-            tickvals=shown // step * pitch + (count - 1) / 2,
-            ticktext=[str(number + 1) for number in shown],
+            tickvals=tile // step * pitch + (count - 1) / 2,
+            ticktext=[str(number + 1) for number in tile],
             showgrid=False,
             zeroline=False,
             **also,
         )
-        for what, count, pitch, shown, also in (
+        for what, count, pitch, tile, also in (
             (tr("column of the position"), cols, wide, numbers[1], dict(constrain="domain")),
             (tr("row of the position"), rows, tall, numbers[0], below_bar),
         )
@@ -454,8 +454,8 @@ def _colours(tile: np.ndarray, gain: float) -> np.ndarray:
     If it does not have 3 channels, their mean is drawn in grey.
     """
     tile = tile if len(tile) == 3 else tile.mean(axis=0, keepdims=True).repeat(3, axis=0)
-    scaled = gain * tile / (2 * max(float(np.abs(tile).max()), 1e-12))
-    return (255 * np.clip(0.5 + scaled, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
+    values = gain * tile / (2 * max(float(np.abs(tile).max()), 1e-12))
+    return (255 * np.clip(0.5 + values, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
 
 
 def _weight_text(channel: int, weight: float, channels: int) -> str:

@@ -154,7 +154,7 @@ def _sprite(
     side = int(np.clip(_SPRITE / (1.4 * math.sqrt(chosen.sum())), 16, 80))
     inner = side - 2
     box = np.clip(crop, 0, [image.width, image.height] * 2)
-    seen = image.resize((cols * inner, rows * inner), Image.Resampling.BICUBIC, box=tuple(box))
+    small = image.resize((cols * inner, rows * inner), Image.Resampling.BICUBIC, box=tuple(box))
     left, bottom, right, top = frame
     sprite = Image.new("RGBA", (round(_SPRITE * (right - left) / (top - bottom)), _SPRITE))
     for index in np.flatnonzero(chosen):
@@ -164,7 +164,7 @@ def _sprite(
         corner = round(float(x) - side / 2), round(float(y) - side / 2)
         sprite.paste((128, 128, 128, 255), (*corner, corner[0] + side, corner[1] + side))
         at = (col * inner, row * inner, (col + 1) * inner, (row + 1) * inner)
-        sprite.paste(seen.crop(at), (corner[0] + 1, corner[1] + 1))
+        sprite.paste(small.crop(at), (corner[0] + 1, corner[1] + 1))
     return sprite, side
 
 
@@ -173,15 +173,15 @@ def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: F
     if not len(points):
         return
     left, bottom, right, top = frame
-    shown = np.clip(points, (left, bottom), (right, top))
-    away = (shown != points).any(axis=1)
+    clipped = np.clip(points, (left, bottom), (right, top))
+    away = (clipped != points).any(axis=1)
     labels = [
         tr("{name}, outside", name=name) if far else name
         for name, far in zip(names, away, strict=True)
     ]
     figure.add_scatter(
-        x=shown[:, 0],
-        y=shown[:, 1],
+        x=clipped[:, 0],
+        y=clipped[:, 1],
         mode="markers",
         marker=dict(symbol="star", size=22, color=_STAR, line=dict(color="black", width=1.5)),
         text=labels,
@@ -191,7 +191,7 @@ def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: F
         hovertemplate="%{text}<br>(%{customdata[1]:.1f}, %{customdata[2]:.1f})<extra></extra>",
         cliponaxis=False,
     )
-    for (x, y), label in zip(shown.tolist(), labels, strict=True):
+    for (x, y), label in zip(clipped.tolist(), labels, strict=True):
         beyond = x > (left + right) / 2
         figure.add_annotation(
             x=x,
@@ -241,8 +241,8 @@ def token_components(
     rows, cols = components.shape[:2]
     where = cells(crop, (rows, cols))
     figure = go.Figure(go.Image(z=colours, colormodel="rgba", hoverinfo="skip", **where))
-    shown = np.isfinite(components[..., 0])
-    if not shown.all():
+    valid = np.isfinite(components[..., 0])
+    if not valid.all():
         photo(figure, image.convert("L"))
     if query is not None:
         query_box(figure, crop, (rows, cols), query)
@@ -259,7 +259,7 @@ def token_components(
         for colour, number, values in names
     )
     some = (
-        "" if shown.all() else tr("{count} of {size} patches, ", count=shown.sum(), size=shown.size)
+        "" if valid.all() else tr("{count} of {size} patches, ", count=valid.sum(), size=valid.size)
     )
     words = tr("Principal components: {some}{words}.", some=some, words=words)
     return on_picture(figure, image, words, below=0)
@@ -272,8 +272,8 @@ def component_colours(components: np.ndarray, reach: np.ndarray | None = None) -
     else:
         low, high = -reach, reach
     scaled = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
-    shown = np.isfinite(components).all(axis=2, keepdims=True)
-    colours = np.concatenate([np.where(shown, scaled, 0), shown], axis=2)
+    finite = np.isfinite(components).all(axis=2, keepdims=True)
+    colours = np.concatenate([np.where(finite, scaled, 0), finite], axis=2)
     return np.asarray((255 * colours).round(), np.uint8)
 
 
@@ -314,7 +314,7 @@ def token_norms(
     words = [
         tr("Norm of each patch; the largest is {high:.2f} at {largest}", high=high, largest=largest)
     ]
-    for called, (mask, symbol, size, width) in marked.items():
+    for name, (mask, symbol, size, width) in marked.items():
         rows, cols = np.nonzero(mask)
         x, y = centre(crop, norms.shape, rows, cols)
         figure.add_scatter(
@@ -328,13 +328,13 @@ def token_norms(
         )
         where = [patch_name(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
         if not where:
-            words.append(tr("no outlier") if called == "outliers" else tr("no large one"))
+            words.append(tr("no outlier") if name == "outliers" else tr("no large one"))
             continue
-        named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
+        places = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
         count = tr_n("{count} large one", "{count} large ones", len(where))
-        if called == "outliers":
+        if name == "outliers":
             count = tr_n("{count} outlier", "{count} outliers", len(where))
-        words.append(f"{count}: {named}")
+        words.append(f"{count}: {places}")
     return on_picture(figure, image, f"{'; '.join(words)}.")
 
 

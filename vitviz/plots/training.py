@@ -32,12 +32,12 @@ def training_curves(
     """
     figure, words, losses = go.Figure(), [], [0.0]
     for (name, rows), style in zip(runs.items(), LINES, strict=False):
-        epochs, called = running_epochs(rows), tr("{name}, ", name=name) if name else ""
+        epochs, prefix = running_epochs(rows), tr("{name}, ", name=name) if name else ""
         accuracy = [100 * row["held_out_accuracy"] for row in rows]
         figure.add_scatter(
             x=epochs,
             y=accuracy,
-            name=tr("{called}held out", called=called),
+            name=tr("{called}held out", called=prefix),
             **line_style(style),
             hovertemplate=tr("epoch %{x:.1f}: %{y:.1f} %") + "<extra>" + name + "</extra>",
         )
@@ -46,7 +46,7 @@ def training_curves(
             y=[100 * test_accuracy[name]],
             name=tr(
                 "{called}test {test_accuracy:.1f} %",
-                called=called,
+                called=prefix,
                 test_accuracy=100 * test_accuracy[name],
             ),
             mode="markers",
@@ -59,7 +59,7 @@ def training_curves(
             tr(
                 "{called}from {first:.1f} % after epoch {epoch:g} to {last:.1f} % "
                 "of the held-out pictures, {test:.1f} % of the test pictures",
-                called=called,
+                called=prefix,
                 first=accuracy[0],
                 epoch=epochs[0],
                 last=accuracy[-1],
@@ -72,7 +72,7 @@ def training_curves(
             figure.add_scatter(
                 x=epochs,
                 y=loss,
-                name=called + tr("training loss"),
+                name=prefix + tr("training loss"),
                 mode="lines",
                 line=dict(color=GREY, dash="dot", width=2),
                 yaxis="y2",

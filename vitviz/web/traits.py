@@ -19,7 +19,7 @@ def traits(model: "Model", acts: "Activations") -> frozenset[str]:
     shipped = model.weights.startswith("shipped")
     mixing = mixing_kinds(model.part)
     encodings = position_encodings(model.part, model.layers)
-    known = {
+    facts = {
         "all-to-all": acts.all_to_all,
         "relative bias": "relative bias" in encodings,
         "rotary": "rotary" in encodings,
@@ -37,4 +37,4 @@ def traits(model: "Model", acts: "Activations") -> frozenset[str]:
         "mimetic": shipped and "mimetic" in initialisations(model.name),
     }
     kinds = {layer.kind for layer in acts.layers}
-    return frozenset(kinds | {trait for trait, holds in known.items() if holds})
+    return frozenset(kinds | {trait for trait, holds in facts.items() if holds})

@@ -99,15 +99,15 @@ def _tabulate_product(view: View) -> list[Table]:
     shares = view.acts.attention(view.layer)[head, query]
     numbers = np.arange(q.shape[2]) + 1
     where = tr("layer {layer}, head {head}", layer=view.layer + 1, head=head + 1)
-    asked, seen = (token_name(described, token) for token in (query, key))
+    query_label, key_label = (token_name(described, token) for token in (query, key))
     return [
         Table(
             tr(
                 "{where}: q of {asked}, k of {seen} and their product, whose sum is the score "
                 "before it is scaled.",
                 where=where,
-                asked=asked,
-                seen=seen,
+                asked=query_label,
+                seen=key_label,
             ),
             {
                 Message("number"): numbers.tolist(),
@@ -120,7 +120,7 @@ def _tabulate_product(view: View) -> list[Table]:
             tr(
                 "{where}: scores of {asked} with all keys, and their softmax.",
                 where=where,
-                asked=asked,
+                asked=query_label,
             ),
             {
                 Message("key"): [token_name(described, token) for token in range(len(shares))],
@@ -231,14 +231,14 @@ def _locality(view: View) -> list[Table]:
         other = (patch[0], (patch[1] + 1) % cols)
     width = model.layers[0].patch_side[1]
 
-    def moved() -> "list[Distances]":
+    def move_picture() -> "list[Distances]":
         return [translate(model, image, pixels) for pixels in (width, width // 2)]
 
-    def repeated() -> "Distances":
+    def repeat() -> "Distances":
         return repeat_patch(model, image, patch, other)
 
-    whole, half = results.compute((*view.key, "moved"), moved)
-    twins = results.compute((*view.key, "repeated", patch), repeated)
+    whole, half = results.compute((*view.key, "moved"), move_picture)
+    twins = results.compute((*view.key, "repeated", patch), repeat)
     distances = {
         Message("picture moved by one patch"): whole,
         Message("picture moved by half a patch"): half,

@@ -92,8 +92,8 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     grid, crop = (shape.key_grid, view.acts.crop_of(view.layer, keys=True))
     if not row:
         grid, crop = shape.grid, view.acts.crop_of(view.layer)
-    asked = (view.layer, view.head, view.query, row, grid, crop)
-    question = Question("attention", view.key, asked)
+    depends_on = (view.layer, view.head, view.query, row, grid, crop)
+    question = Question("attention", view.key, depends_on)
     guess = prediction.current_guess(question, stays=True)
     if guess is None:
         words = text.ask_where_it_looks(view.query_name, view.place, row)
@@ -155,7 +155,7 @@ def _mixing(view: View) -> Data:
     """Draw an MLP-Mixer's weights: what the first units of the layer take from each patch."""
     maps = view.model.token_mixing(view.layer)
     norms = np.linalg.norm(maps.reshape(len(maps), -1), axis=1)
-    shown = np.argsort(-norms, kind="stable")[:SHOWN_UNITS]
+    top = np.argsort(-norms, kind="stable")[:SHOWN_UNITS]
     st.info(
         tr_md(
             "{name} has no attention. Shown are weights, which are the same for every "
@@ -163,14 +163,12 @@ def _mixing(view: View) -> Data:
             "{shown} of {maps} units with the largest norm.",
             name=view.model.name,
             layer=view.layer + 1,
-            shown=len(shown),
+            shown=len(top),
             maps=len(maps),
         )
     )
-    show(
-        plots.token_mixing(maps[shown], names=[tr("unit {unit}", unit=unit + 1) for unit in shown])
-    )
-    columns: Columns = {Message("unit {unit}", unit=unit + 1): maps[unit].ravel() for unit in shown}
+    show(plots.token_mixing(maps[top], names=[tr("unit {unit}", unit=unit + 1) for unit in top]))
+    columns: Columns = {Message("unit {unit}", unit=unit + 1): maps[unit].ravel() for unit in top}
     about = tr(
         "Weights with which layer {layer} mixes the patches; they are not attention.",
         layer=view.layer + 1,
@@ -190,11 +188,11 @@ def _table(view: View, shape: Shape, counts: "Of") -> Table:
     columns |= {
         Message("head {number}, %", number=number + 1): share for number, share in enumerate(shares)
     }
-    asked = {"layer": view.layer + 1, "query": view.query_name}
+    where = {"layer": view.layer + 1, "query": view.query_name}
     grid = shape.key_grid if row else shape.grid
-    about = tr("Layer {layer}: attention from {query} to each token.", **asked)
+    about = tr("Layer {layer}: attention from {query} to each token.", **where)
     if not row:
-        about = tr("Layer {layer}: attention from each token to {query}.", **asked)
+        about = tr("Layer {layer}: attention from each token to {query}.", **where)
     if counts != "weights":
         about += " " + tr("Counted is {what}, as a share of its row.", what=tr(COUNTS[counts]))
     return Table(

@@ -132,8 +132,8 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
             )
         )
         return
-    listed = Markdown(", ".join(map(literal, labels)) if len(labels) <= LISTED_CLASSES else "")
-    after_colon = Markdown(f": {listed}" if listed else "")
+    names = Markdown(", ".join(map(literal, labels)) if len(labels) <= LISTED_CLASSES else "")
+    after_colon = Markdown(f": {names}" if names else "")
     if view.model.words is not None:
         none = Markdown()
         if view.acts.answers != "labels":
@@ -145,18 +145,18 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
             "source": view.model.words.source,
             "none": none,
         }
-        said = tr_md(
+        sentence = tr_md(
             "{random}It compares the picture with {count:,} words{listed}. They are "
             "{source}; nothing proves that their text tower belongs to this model.{none}",
             **numbers,
         )
         if view.model.words.templates:  # of the model's own text tower
-            said = tr_md(
+            sentence = tr_md(
                 "{random}It compares the picture with {count:,} words{listed}. Their vectors "
                 "are from {source}.{none}",
                 **numbers,
             )
-        st.markdown(said)
+        st.markdown(sentence)
         return
     if view.acts.answers == "labels":
         st.markdown(
@@ -169,18 +169,18 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
             )
         )
         return
-    known = tr_md("It knows {count:,} classes.", count=len(labels))
-    if listed:
-        known = tr_md(
+    classes = tr_md("It knows {count:,} classes.", count=len(labels))
+    if names:
+        classes = tr_md(
             "All {count} classes that it knows: {labels}.",
             count=len(labels),
-            labels=listed,
+            labels=names,
         )
     if view.model.grades is not None and not edited:
         st.markdown(_grade(view.model.grades, float(after.max())))
     st.markdown(
         random
-        + known
+        + classes
         + tr_md(
             " It can only answer with one of these names, also for a picture of something else; "
             "and it can give a wrong one to something that it knows."
@@ -254,7 +254,7 @@ def tables(
         Message("after, %"): 100 * lens[-1],
     }
     by_depth = {depth: 100 * row for depth, row in zip(depths, lens, strict=True)}
-    made = [
+    result = [
         Table(
             tr("Probability of each class before and after: {changes}.", changes=changes),
             answer | by_depth,
@@ -266,12 +266,12 @@ def tables(
             **head_columns(change.shape),
             Message("logit of {name}", name=table_names(acts.output_names)[index]): change.ravel(),
         }
-        made.append(
+        result.append(
             Table(tr("Change of the logit of {name} with one head muted.", name=name), columns)
         )
     if occlusion is not None:
         fall: Columns = {Message("fall, percentage points"): 100 * occlusion.ravel()}
-        made.append(
+        result.append(
             Table(
                 tr(
                     "Fall of the probability of {name} with a block hidden ({removal}).",
@@ -282,8 +282,8 @@ def tables(
             )
         )
     if parts is not None and not isinstance(parts, str):
-        made.append(_parts_table(parts, name))
-    return made
+        result.append(_parts_table(parts, name))
+    return result
 
 
 def _parts_table(parts: "LogitParts", name: str) -> Table:

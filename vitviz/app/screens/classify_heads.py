@@ -37,12 +37,12 @@ def draw_heads(
     if refusal := view.acts.refusal:
         st.warning(tr_md(refusal))
         return None
-    called = ("head effects", instead)
-    found = find_result(view, *called)
+    key = ("head effects", instead)
+    result = find_result(view, *key)
     effects = None
-    if found is not None:
+    if result is not None:
         assert view.acts.logits is not None
-        effects = (found - view.acts.logits)[..., index]
+        effects = (result - view.acts.logits)[..., index]
     figure = plots.muted_heads(muted, effects=effects, name=labels[index])
     experiment.choose_cells(figure, "muted", muted)
     control(
@@ -61,7 +61,7 @@ def draw_heads(
         ),
     )
     pending = None
-    if found is None:
+    if result is None:
         values = values_of(view, instead)  # first, as it waits for turns of its own
 
         def make(progress: "Progress") -> np.ndarray:
@@ -70,10 +70,10 @@ def draw_heads(
             )
 
         pending = run_button(
-            view, tr("Mute each alone ({passes} passes)", passes=muted.size), called, make
+            view, tr("Mute each alone ({passes} passes)", passes=muted.size), key, make
         )
     else:
-        _deciding(view, found, labels)
+        _deciding(view, result, labels)
     experiment.edit_buttons(
         "muted", muted, tr("Heads as layer.head, blocks as 1.1-2.4, spaces between")
     )
@@ -85,9 +85,9 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
     from vitviz import ModelError, attribution
 
     st.subheader(tr("What writes for the class"), anchor=False)
-    called = ("logit parts", index)
-    found: LogitParts | str | None = find_result(view, *called)
-    if found is None:
+    key = ("logit parts", index)
+    parts: LogitParts | str | None = find_result(view, *key)
+    if parts is None:
 
         def make(progress: "Progress") -> "LogitParts | str":
             progress(0, 1)
@@ -103,21 +103,21 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
                 name=name,
             )
         )
-        return run_button(view, tr("Split the logit"), called, make)
-    if isinstance(found, str):
-        st.warning(found)
+        return run_button(view, tr("Split the logit"), key, make)
+    if isinstance(parts, str):
+        st.warning(parts)
         return None
-    show(plots.parts_by_head(found.heads, mlps=found.mlps, name=name))
+    show(plots.parts_by_head(parts.heads, mlps=parts.mlps, name=name))
     words = tr(
         "Embedding {embedding:+.2f}, heads {heads:+.2f}, MLPs {mlps:+.2f}, biases {biases:+.2f}: "
         "together **{total:.4f}**, and the logit is **{answer:.4f}**. The scale of the last "
         "LayerNorm is held.",
-        embedding=found.embedding,
-        heads=float(np.nansum(found.heads)),
-        mlps=float(found.mlps.sum()),
-        biases=found.biases,
-        total=found.total,
-        answer=found.answer,
+        embedding=parts.embedding,
+        heads=float(np.nansum(parts.heads)),
+        mlps=float(parts.mlps.sum()),
+        biases=parts.biases,
+        total=parts.total,
+        answer=parts.answer,
     )
     effects = find_result(view, "head effects", instead)
     if effects is None:
@@ -128,8 +128,8 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
     else:
         assert view.acts.logits is not None
         needed = view.acts.logits[index] - effects[..., index]
-        known = np.isfinite(found.heads) & np.isfinite(needed)
-        like = correlation(found.heads[known], needed[known])
+        finite = np.isfinite(parts.heads) & np.isfinite(needed)
+        like = correlation(parts.heads[finite], needed[finite])
         if np.isfinite(like):
             words += tr(
                 " Over all heads, what a head writes for the class and what is lost when it is "
@@ -175,15 +175,15 @@ def _words(instead: str) -> str:
     return tr("what it gives on: {picture}", picture=pictures.title(instead))
 
 
-def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
+def _deciding(view: View, effects: np.ndarray, labels: tuple[str, ...]) -> None:
     """Offer the head whose muting changes the answer most clearly, or say that there is none."""
     assert view.acts.logits is not None
     answer = int(view.acts.logits.argmax())
-    sentence, most = findings.muted_heads(found, answer, labels.__getitem__)
+    sentence, most = findings.muted_heads(effects, answer, labels.__getitem__)
     st.markdown(sentence)
     if most is None:
         return
-    only = np.zeros(found.shape[:2], bool)
+    only = np.zeros(effects.shape[:2], bool)
     only[most] = True
     layer, head = most
     st.button(

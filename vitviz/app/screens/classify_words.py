@@ -39,8 +39,8 @@ def draw_words(view: View, index: int) -> list[Table]:
     chosen = setting("less", others, NOTHING)
     less = None if isinstance(chosen, str) else chosen
     st.subheader(tr("Where the phrase is found"), anchor=False)
-    drawn, said = st.columns([12, 19])
-    with said:
+    chart, text = st.columns([12, 19])
+    with text:
         path = choose("word_map", tr("What is compared"), PATHS, "values")
         phrase, minus = st.columns(2)
         st.session_state["phrase"] = index
@@ -85,7 +85,7 @@ def draw_words(view: View, index: int) -> list[Table]:
         if not view.model.trained:
             words = tr_md("These are **random weights**: the map means nothing. ") + words
         st.markdown(words)
-    with drawn:
+    with chart:
         signed = path == "heads" or less is not None
         figure = plots.word_map(
             values, results.photo(view), crop=acts.crop, title=title, signed=signed
@@ -180,7 +180,7 @@ def _draw_written_map(
         words=lambda one: tr("all heads, added up") if one == MEAN else str(one),
     )
     by_token = parts.by_token[view.layer, :heads]
-    shown = by_token.sum(axis=0) if view.head is None else by_token[view.head]
+    values = by_token.sum(axis=0) if view.head is None else by_token[view.head]
     show(plots.parts_by_head(parts.heads, name=name))
     prefix = len(view.prefix)
     words = tr_md(
@@ -192,8 +192,8 @@ def _draw_written_map(
         heads=tr("all heads") if view.head is None else tr("head {head}", head=view.head + 1),
         layer=view.layer + 1,
         name=name,
-        patches=shown[prefix:].sum(),
-        rest=shown[:prefix].sum(),
+        patches=values[prefix:].sum(),
+        rest=values[:prefix].sum(),
         answer=parts.answer,
     )
-    return shown[prefix:].reshape(view.grid), words
+    return values[prefix:].reshape(view.grid), words

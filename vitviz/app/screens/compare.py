@@ -58,9 +58,9 @@ def page(view: View) -> Data | None:
     else:
         other = _other_model(view, name, mode, bar)
     if other is None:
-        called = _name_column(view, name)
-        _answer(view, tr("Answer of {called}", called=literal(translate(called))), "left")
-        return Data(lambda: _answers([view], [called]))
+        heading = _name_column(view, name)
+        _answer(view, tr("Answer of {called}", called=literal(translate(heading))), "left")
+        return Data(lambda: _answers([view], [heading]))
     beside = settings.stored_text("other_model") if mode == "models" else name
     names = [_name_column(view, name), _name_column(other, beside or other.model.name)]
     if mode == "pictures":
@@ -69,11 +69,11 @@ def page(view: View) -> Data | None:
     else:
         compared = compare_maps.draw_model_pair(view, other, names, bar)
     sides = zip(st.columns(2), (view, other), names, ("left", "right"), strict=True)
-    for place, one, called, side in sides:
+    for place, one, heading, side in sides:
         with place:
-            title = tr("Answer of {called}", called=literal(translate(called)))
+            title = tr("Answer of {called}", called=literal(translate(heading)))
             if mode == "pictures":
-                title = tr("Answer for {called}", called=literal(translate(called)))
+                title = tr("Answer for {called}", called=literal(translate(heading)))
             _answer(one, title, side)
     exchanged: list[Table] = []
     if mode == "pictures":
@@ -151,17 +151,17 @@ def _answer(view: View, title: str, side: str) -> None:
 def _answers(views: list[View], names: list[str]) -> list[Table]:
     """Return the table of what the models answer, or none where they give embeddings alone."""
     rows: list[tuple[object, ...]] = []
-    for view, called in zip(views, names, strict=True):
+    for view, name in zip(views, names, strict=True):
         acts = view.acts
         if acts.scores is None:
             continue
         classes, others = table_names(acts.output_names), other_names(acts.output_names)
         if acts.probabilities is None:
             values = enumerate(acts.scores.tolist())
-            rows += [(called, classes[at], others[at], np.nan, value) for at, value in values]
+            rows += [(name, classes[at], others[at], np.nan, value) for at, value in values]
         else:
             order, shares = (-acts.scores).argsort(kind="stable"), 100 * acts.scores.astype(float)
-            rows += [(called, classes[at], others[at], float(shares[at]), np.nan) for at in order]
+            rows += [(name, classes[at], others[at], float(shares[at]), np.nan) for at in order]
     if not rows:
         return []
     other, value = Message("also called"), Message("value")
@@ -180,10 +180,10 @@ def _other_picture(view: View) -> View | None:
     """Return the other picture in the same model; None, with a message, where it cannot be read."""
     from vitviz import ModelError
 
-    shown = settings.stored_text("picture") or pictures.DEFAULT
+    current = settings.stored_text("picture") or pictures.DEFAULT
     titles = pictures.menu()
-    others = [name for name in titles if name != shown]
-    kind = shown.split("_")[0]
+    others = [name for name in titles if name != current]
+    kind = current.split("_")[0]
     others.sort(key=lambda name: name.split("_")[0] != kind)  # samples of one kind begin alike
     settings.follow_default("other_picture", others[0])
     chosen = choose(
@@ -199,7 +199,7 @@ def _other_picture(view: View) -> View | None:
     places().settings.button(
         tr("Swap the pictures"),
         on_click=settings.change,
-        kwargs={"picture": chosen, "other_picture": shown},
+        kwargs={"picture": chosen, "other_picture": current},
         icon=":material/swap_horiz:",
     )
     picture = pictures.picture(chosen)
@@ -214,7 +214,7 @@ def _other_picture(view: View) -> View | None:
 
 def _draw_pictures(view: View, other: View) -> Data:
     """Draw the maps of both, the mutual pairs and the joint components."""
-    measured = tr("{first} and {second}", first=view.picture.name, second=other.picture.name)
+    subject = tr("{first} and {second}", first=view.picture.name, second=other.picture.name)
     if not view.acts.all_to_all:
         st.info(
             tr_md(
@@ -223,7 +223,7 @@ def _draw_pictures(view: View, other: View) -> Data:
                 name=view.model.name,
             )
         )
-        return Data(lambda: [], measured, beside=Beside(other, "", ()))
+        return Data(lambda: [], subject, beside=Beside(other, "", ()))
     count = view.grid[0] * view.grid[1]
     options = range(1, min(MOST_MATCHES, count) + 1)
     k = setting("matches", options, min(MATCHES, count))
@@ -235,8 +235,8 @@ def _draw_pictures(view: View, other: View) -> Data:
     pairs = inspection.mutual_matches(similarity)
     mutual = np.isin(np.arange(count), pairs[:, 0])
     cosines = similarity[tuple(pairs.T)]
-    found = findings.matches(pairs, cosines, count)
-    draw_finding(found, of=tr("After layer {layer}", layer=view.layer + 1))
+    sentence = findings.matches(pairs, cosines, count)
+    draw_finding(sentence, of=tr("After layer {layer}", layer=view.layer + 1))
     back = inspection.nearest_patches(similarity.T, k=k)
     _draw_linked_maps(view, other, similarity, (nearest, mutual, back))
     matched, coloured = places().stage.columns(2)
@@ -295,8 +295,8 @@ def _draw_pictures(view: View, other: View) -> Data:
         )
         return [Table(about, columns)]
 
-    after = tr("After layer {layer}: {found}", layer=view.layer + 1, found=found)
-    return Data(tables, measured, beside=Beside(other, after, figures))
+    after = tr("After layer {layer}: {found}", layer=view.layer + 1, found=sentence)
+    return Data(tables, subject, beside=Beside(other, after, figures))
 
 
 def _patch_tokens(view: View) -> np.ndarray:

@@ -113,13 +113,13 @@ def draw_model_pair(view: View, other: View, names: Sequence[str], menu: DeltaGe
     both = (view, other)
     for words in dict.fromkeys(refusals):
         st.info(words)
-    found = ""
+    sentence = ""
     counts: Of = "weights" if refusals else choose_counts(*both)
     if not refusals:
         correlation, common = _correlation(view, other, counts)
         grids = [_map(one, counts)[0].shape for one in both]
-        found = findings.maps(correlation, grids, common)
-        draw_finding(found)
+        sentence = findings.maps(correlation, grids, common)
+        draw_finding(sentence)
         if view.query_patch is None and view.query_name != other.query_name:
             st.markdown(
                 tr(
@@ -131,18 +131,18 @@ def draw_model_pair(view: View, other: View, names: Sequence[str], menu: DeltaGe
         columns = places().stage.container(key="compared").columns(2)
         crops = np.array([one.acts.crop for one in both])
         area = (*crops[:, :2].min(axis=0).tolist(), *crops[:, 2:].max(axis=0).tolist())
-        for place, one, called, side in zip(columns, both, names, ("left", "right"), strict=True):
+        for place, one, name, side in zip(columns, both, names, ("left", "right"), strict=True):
             with place:
-                caption = translate(called), one.layer_name
+                caption = translate(name), one.layer_name
                 _draw_linked_map(one, side, mean, counts, caption, area)
-    measured = (
+    distances = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
-    figures = (_distance_figure(names, measured),) if measured else ()
+    figures = (_distance_figure(names, distances),) if distances else ()
 
     def tables() -> list[Table]:
-        made = [] if refusals else [_map_table(view, other, names, counts)]
-        return made + ([_distance_table(names, measured)] if measured else [])
+        result = [] if refusals else [_map_table(view, other, names, counts)]
+        return result + ([_distance_table(names, distances)] if distances else [])
 
     line = (
         *([] if refusals else [head_name(view.head)]),
@@ -152,7 +152,7 @@ def draw_model_pair(view: View, other: View, names: Sequence[str], menu: DeltaGe
         *([] if counts == "weights" else [tr(COUNTS[counts])]),
         view.picture.name,
     )
-    return Data(tables, " · ".join(line), beside=Beside(other, found, figures))
+    return Data(tables, " · ".join(line), beside=Beside(other, sentence, figures))
 
 
 def _attentionless(view: View) -> bool:
@@ -235,27 +235,27 @@ def _distances(view: View) -> _Distances:
     return _Distances(*results.distances(view), max(view.model.preprocess.input_size))
 
 
-def _alike(measured: Sequence[_Distances]) -> bool:
+def _alike(distances: Sequence[_Distances]) -> bool:
     """Return whether each layer of one has as many heads as the same layer of the other."""
-    first, second = ([len(heads) for heads in one.heads] for one in measured)
+    first, second = ([len(heads) for heads in one.heads] for one in distances)
     return first == second
 
 
-def _in_one_unit(measured: Sequence[_Distances]) -> tuple[str, np.ndarray, np.ndarray]:
+def _in_one_unit(distances: Sequence[_Distances]) -> tuple[str, np.ndarray, np.ndarray]:
     """Return the unit in which both are compared, and the distances (layers, heads) in it."""
-    first, second = (stack_layers(one.heads) for one in measured)
-    if measured[0].side == measured[1].side:
+    first, second = (stack_layers(one.heads) for one in distances)
+    if distances[0].side == distances[1].side:
         return "px", first, second
     return (
         Message("% of the side"),
-        100 * first / measured[0].side,
-        100 * second / measured[1].side,
+        100 * first / distances[0].side,
+        100 * second / distances[1].side,
     )
 
 
-def _distance_figure(names: Sequence[str], measured: Sequence[_Distances]) -> "go.Figure":
-    if _alike(measured):
-        unit, first, second = _in_one_unit(measured)
+def _distance_figure(names: Sequence[str], distances: Sequence[_Distances]) -> "go.Figure":
+    if _alike(distances):
+        unit, first, second = _in_one_unit(distances)
         st.subheader(
             tr("How much farther each head attends on the right than on the left"), anchor=False
         )
@@ -269,9 +269,9 @@ def _distance_figure(names: Sequence[str], measured: Sequence[_Distances]) -> "g
         tr("The models have different layers or heads, so the means of their layers are compared.")
     )
     figure = plots.distance_by_depth(
-        [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
+        [np.array([_mean(heads) for heads in one.heads]) / one.side for one in distances],
         names=[*map(translate, names)],
-        equal_sharing=[one.equal / one.side for one in measured],
+        equal_sharing=[one.equal / one.side for one in distances],
     )
     show(figure)
     return figure
@@ -282,21 +282,21 @@ def _mean(heads: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else float("nan")
 
 
-def _distance_table(names: Sequence[str], measured: Sequence[_Distances]) -> Table:
-    if not _alike(measured):
+def _distance_table(names: Sequence[str], distances: Sequence[_Distances]) -> Table:
+    if not _alike(distances):
         rows = [
             (name, layer, _mean(heads), 100 * _mean(heads) / one.side)
-            for name, one in zip(names, measured, strict=True)
+            for name, one in zip(names, distances, strict=True)
             for layer, heads in enumerate(one.heads, start=1)
         ]
-        named = (
+        titles = (
             Message("model"),
             Message("layer"),
             Message("mean distance, px of its input"),
             Message("mean distance, % of the side"),
         )
-        return Table(tr("Mean attention distance of each layer's heads."), columns_of(named, rows))
-    unit, first, second = _in_one_unit(measured)
+        return Table(tr("Mean attention distance of each layer's heads."), columns_of(titles, rows))
+    unit, first, second = _in_one_unit(distances)
     return Table(
         tr("Mean attention distance of each head, and the second's minus the first's."),
         {

@@ -47,7 +47,7 @@ _BLOCKS = 4  # of patches, along the longer side
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class PartEffects:
     """The effects of the parts, averaged over the pairs of pictures.
 
     Attributes
@@ -98,21 +98,21 @@ def _draw(view: View, other: View) -> tuple[list[Table], Pending | None]:
         lambda name: _words(name, view, other),
     )
     control("part", tr("The part"), PARTS, what)
-    called = ("patching", part, chosen, other.picture.digest if chosen == OWN else "")
-    found: Found | Message | None = find_result(view, *called)
-    if found is None:
+    key = ("patching", part, chosen, other.picture.digest if chosen == OWN else "")
+    patched: PartEffects | Message | None = find_result(view, *key)
+    if patched is None:
         pairs = _pairs(chosen, view, other)
         label = tr("Exchange each part ({passes} passes)", passes=_passes(view, part, len(pairs)))
 
-        def make(progress: "Progress") -> Found | Message:
+        def make(progress: "Progress") -> PartEffects | Message:
             return _exchange(view, pairs, part, progress)
 
-        return [], run_button(view, label, called, make)
-    if isinstance(found, Message):
-        st.info(tr_md(found))
+        return [], run_button(view, label, key, make)
+    if isinstance(patched, Message):
+        st.info(tr_md(patched))
         return [], None
-    _show(view, found, part)
-    return [_table(view, found, part)], None
+    _show(view, patched, part)
+    return [_table(view, patched, part)], None
 
 
 def _words(name: str, view: View, other: View) -> str:
@@ -147,7 +147,7 @@ def _exchange(
     pairs: "Sequence[tuple[Image.Image, Image.Image]]",
     part: Part,
     progress: "Progress",
-) -> Found | Message:
+) -> PartEffects | Message:
     """Exchange the parts, or return why they cannot be exchanged."""
     import vitviz
     from vitviz import ModelError, intervention
@@ -161,14 +161,14 @@ def _exchange(
 
     progress(0, _passes(view, part, len(pairs)))
     answers = [(answer(first), answer(second)) for first, second in pairs]
-    kept = [pair for pair, (first, second) in zip(pairs, answers, strict=True) if first != second]
-    if not kept:
+    usable = [pair for pair, (first, second) in zip(pairs, answers, strict=True) if first != second]
+    if not usable:
         return Message(
             "The model gives both pictures the same answer, {name}, so there is none to move to. "
             "Choose another picture.",
             name=table_names(view.acts.output_names)[answers[0][0]],
         )
-    passes = _passes(view, part, len(kept))
+    passes = _passes(view, part, len(usable))
 
     def onward(begin: int) -> "Progress":
         return lambda done, _: progress(begin + done, passes)
@@ -176,17 +176,17 @@ def _exchange(
     try:
         if part == "tokens":
             masks = intervention.token_blocks(model, _block(view))
-            effects = intervention.patch_tokens(model, kept, masks, progress=onward(0))
-            return Found(effects, _token_names(view, masks), len(pairs) - len(kept))
-        heads = intervention.patch_heads(model, kept, progress=onward(0))
-        before = passes - len(kept) * len(model.layers)
-        together = intervention.patch_heads(model, kept, together=True, progress=onward(before))
+            effects = intervention.patch_tokens(model, usable, masks, progress=onward(0))
+            return PartEffects(effects, _token_names(view, masks), len(pairs) - len(usable))
+        heads = intervention.patch_heads(model, usable, progress=onward(0))
+        before = passes - len(usable) * len(model.layers)
+        together = intervention.patch_heads(model, usable, together=True, progress=onward(before))
     except ModelError as error:
         return error.message
-    joined = np.concatenate([heads.effects, together.effects], axis=2)
+    both = np.concatenate([heads.effects, together.effects], axis=2)
     names = (*map(str, range(1, heads.effects.shape[2] + 1)), Message("all"))
-    effects = intervention.PatchEffects(joined, heads.classes)
-    return Found(effects, names, len(pairs) - len(kept))
+    effects = intervention.PatchEffects(both, heads.classes)
+    return PartEffects(effects, names, len(pairs) - len(usable))
 
 
 def _block(view: View) -> int:
@@ -203,11 +203,11 @@ def _token_names(view: View, masks: np.ndarray) -> tuple[str, ...]:
     return (*(name.upper() for name in layer.prefix), *blocks)
 
 
-def _show(view: View, found: Found, part: Part) -> None:
+def _show(view: View, patched: PartEffects, part: Part) -> None:
     """Draw the effects, and say which part moves the answer most."""
-    effects, names = found.effects, common_names(view.acts.output_names)
+    effects, names = patched.effects, common_names(view.acts.output_names)
     mean, (low, high) = effects.mean, effects.interval()
-    parts = [translate(name) for name in found.parts]
+    parts = [translate(name) for name in patched.parts]
     axis = tr("head") if part == "heads" else tr("token, or block of patches")
     pairs = len(effects.classes)
     ends = (low, high) if pairs > 1 else None
@@ -254,18 +254,18 @@ def _show(view: View, found: Found, part: Part) -> None:
             side=_block(view),
         )
     if ends is not None:
-        known = np.isfinite(mean)
+        finite = np.isfinite(mean)
         words += tr_md(
             " A dot marks the {count} of {cells} parts whose interval leaves out 0; by chance "
             "alone it would be about {chance:.0f}.",
-            count=int(((low > 0) | (high < 0))[known].sum()),
-            cells=int(known.sum()),
-            chance=0.05 * known.sum(),
+            count=int(((low > 0) | (high < 0))[finite].sum()),
+            cells=int(finite.sum()),
+            chance=0.05 * finite.sum(),
         )
-    if found.left_out:
+    if patched.left_out:
         words += tr_md(
             " Left out, as the model gives both pictures the same answer: {count}.",
-            count=found.left_out,
+            count=patched.left_out,
         )
     st.markdown(words)
     st.markdown(
@@ -282,14 +282,14 @@ def _part_words(part: Part, name: str) -> str:
     return name if name.isalpha() else tr("block {name}", name=name)
 
 
-def _table(view: View, found: Found, part: Part) -> Table:
-    effects, mean = found.effects, found.effects.mean
+def _table(view: View, patched: PartEffects, part: Part) -> Table:
+    effects, mean = patched.effects, patched.effects.mean
     low, high = effects.interval()
     layers, parts = np.indices(mean.shape).reshape(2, -1)
     columns: Columns = {
         Message("layer"): layers + 1,
         Message("head") if part == "heads" else Message("token"): [
-            found.parts[number] for number in parts
+            patched.parts[number] for number in parts
         ],
         Message("effect, %"): 100 * mean.ravel(),
     }

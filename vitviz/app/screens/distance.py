@@ -62,7 +62,7 @@ class Behind:
     deviation: np.ndarray
 
     @property
-    def drawn(self) -> tuple[str, np.ndarray, np.ndarray]:
+    def series(self) -> tuple[str, np.ndarray, np.ndarray]:
         return profiles.describe_count(self.profile), self.pixels, self.deviation
 
     @property
@@ -113,12 +113,12 @@ def choose_reference(view: View, variant: Variant) -> Behind | None:
 
 @lesson.part("profile")
 def compare_with_reference(
-    view: View, behind: Behind | None, distance: np.ndarray, measured: str
+    view: View, behind: Behind | None, distance: np.ndarray, subject: str
 ) -> None:
     """Say what the bars are, and how far from them the heads lie on what was measured."""
     if behind is None:
-        if told := profiles.explain_none(view.model):
-            st.text(told)  # plain: the names in it are not ours
+        if reason := profiles.explain_none(view.model):
+            st.text(reason)  # plain: the names in it are not ours
         return
     words = tr_md(
         "Blue bars: mean ± standard deviation (n − 1) of each head over {profile}.",
@@ -130,7 +130,7 @@ def compare_with_reference(
         words += tr_md(
             " {measured} the heads are {mean:.1f} px from that mean on average, and "
             "{most:.1f} px at most (layer {layer}, head {head}).",
-            measured=measured,
+            measured=subject,
             mean=np.nanmean(away),
             most=away[layer, head],
             layer=layer + 1,
@@ -178,12 +178,12 @@ def page(view: View) -> Data | None:
     if guess is not None:
         by_layer = mean(mean(survey.distance).T)
         prediction.draw_verdict(guess, partial(text.describe_layer, by_layer))
-    measured = (
+    subject = (
         tr("On this picture")
         if over == "image"
         else tr("On {count} pictures", count=len(survey.distance))
     )
-    draw_finding(findings.distance(mean(survey.distance), equal), of=measured)
+    draw_finding(findings.distance(mean(survey.distance), equal), of=subject)
     dots, one = places().stage.columns([7, 5])
     counts = choose_counts(view)
     sinks: Sinks | None = find_result(view, "sinks of layers") if over == "image" else None
@@ -194,7 +194,7 @@ def page(view: View) -> Data | None:
     with one:
         _map(view, counts)
     _one_head(view, survey, behind)
-    compare_with_reference(view, behind, mean(survey.distance), measured)
+    compare_with_reference(view, behind, mean(survey.distance), subject)
     _extremes(survey)
     if over == "image":
         run_pending(_draw_sinks(view, sinks, behind))
@@ -225,7 +225,7 @@ def _by_layer(view: View) -> Data:
         side=max(view.model.preprocess.input_size),
         selected=(view.layer, view.head),
         num_heads=num_heads,
-        behind=behind.drawn if behind else None,
+        behind=behind.series if behind else None,
     )
     with places().stage:
         show(figure, key="distance_dots", on_click=partial(_go, distance.shape[1]))
@@ -298,7 +298,7 @@ def _dots(
         side=max(view.model.preprocess.input_size),
         selected=(view.layer, view.head),
         spread=spread(survey.distance) if len(survey.distance) > 1 else None,
-        behind=behind.drawn if behind else None,
+        behind=behind.series if behind else None,
         prefix_name=_prefix_name(view),
         recorded=(record["model"], np.array(record["distance"])) if "recorded" in beside else None,
         with_cnn="cnn" in beside,
@@ -364,10 +364,10 @@ def _extremes(survey: Survey) -> None:
     distance = mean(survey.distance)
     if not np.isfinite(distance).any():
         return
-    named = []
+    names = []
     for index in (np.nanargmin(distance), np.nanargmax(distance)):
         layer, head = np.unravel_index(index, distance.shape)
-        named.append(
+        names.append(
             tr(
                 "layer {layer}, head {head} ({distance:.1f} px)",
                 layer=layer + 1,
@@ -387,8 +387,8 @@ def _extremes(survey: Survey) -> None:
             "{words}Click a dot to choose its head. Most local: {local}; most global: "
             "{far}. Mean of the heads from layer 1 to {depth}: {layers} px.",
             words=words,
-            local=named[0],
-            far=named[1],
+            local=names[0],
+            far=names[1],
             depth=len(distance),
             layers=layers,
         )
@@ -523,8 +523,8 @@ def _sinks_tables(view: View, sinks: Sinks) -> list[Table]:
                 patch = token - len(view.prefix)
                 row, col = divmod(patch, view.grid[1])
                 place = (row + 1, col + 1) if patch >= 0 else (None, None)
-                called = Message("patch") if patch >= 0 else view.prefix[token].upper()
-                rows.append((layer + 1, Message(name), called, *place))
+                label = Message("patch") if patch >= 0 else view.prefix[token].upper()
+                rows.append((layer + 1, Message(name), label, *place))
     names = (
         Message("layer"),
         Message("kind"),
@@ -551,11 +551,11 @@ def of_samples(view: View) -> Surveys:
 
     def make() -> Surveys:
         key = model_key(view.model)
-        found = [
+        surveys = [
             of_picture(acts, (*key, picture.digest))
             for picture, acts in results.of_samples(view.model)
         ]
-        return {variant: _stack([one[variant] for one in found]) for variant in VARIANTS}
+        return {variant: _stack([one[variant] for one in surveys]) for variant in VARIANTS}
 
     key = (*view.key[:2], "distances", "samples")
     return results.captures().get(key, make)
@@ -581,26 +581,26 @@ def _measure_layer(
     entropy = inspection.attention_entropy([attention])
     width = float(np.min(patch))
     least = math.ceil(math.prod(grid) / 16)  # the mean of a few queries in a corner says little
-    measured: dict[Variant, tuple[np.ndarray, ...]] = {}
+    by_variant: dict[Variant, tuple[np.ndarray, ...]] = {}
     for variant in VARIANTS:
-        known: dict[str, Any] = dict(grid=grid, num_prefix_tokens=prefix, variant=variant)
-        distance = inspection.attention_distance([attention], patch_size=patch, **known)
+        geometry: dict[str, Any] = dict(grid=grid, num_prefix_tokens=prefix, variant=variant)
+        distance = inspection.attention_distance([attention], patch_size=patch, **geometry)
         histogram = inspection.distance_histogram(
-            attention, patch_size=patch, bin_width=width, **known
+            attention, patch_size=patch, bin_width=width, **geometry
         )
-        offsets = inspection.offset_attention(attention, min_queries=least, **known)
+        offsets = inspection.offset_attention(attention, min_queries=least, **geometry)
         offsets = offsets.astype(np.float32)
-        measured[variant] = distance, mass, entropy, histogram[None], offsets[None]
-    return measured
+        by_variant[variant] = distance, mass, entropy, histogram[None], offsets[None]
+    return by_variant
 
 
-def _stack(found: Sequence[Survey]) -> Survey:
+def _stack(surveys: Sequence[Survey]) -> Survey:
     return Survey(
-        distance=np.concatenate([one.distance for one in found]),
-        prefix_mass=np.concatenate([one.prefix_mass for one in found]),
-        entropy=np.concatenate([one.entropy for one in found]),
-        histogram=mean(np.stack([one.histogram for one in found])),
-        offsets=mean(np.stack([one.offsets for one in found])),
+        distance=np.concatenate([one.distance for one in surveys]),
+        prefix_mass=np.concatenate([one.prefix_mass for one in surveys]),
+        entropy=np.concatenate([one.entropy for one in surveys]),
+        histogram=mean(np.stack([one.histogram for one in surveys])),
+        offsets=mean(np.stack([one.offsets for one in surveys])),
     )
 
 

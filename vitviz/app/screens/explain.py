@@ -77,8 +77,8 @@ def page(view: View) -> Data | None:
     _say_how_alike(maps)
     curves: dict[str, explain_curves.Pair] = {}
     if maps.values and lesson.shows("curves"):
-        named = {marked_label(name): each for name, each in maps.values.items()}
-        curves, pending = explain_curves.draw(view, named, index, removal)
+        by_label = {marked_label(name): each for name, each in maps.values.items()}
+        curves, pending = explain_curves.draw(view, by_label, index, removal)
         maps.pending.extend([pending] if pending else [])
     _explain(view, maps, index)
     explain_recorded.draw(view, removal)
@@ -146,12 +146,12 @@ def _add(view: View, maps: Maps, name: str, index: int) -> None:
     from vitviz import ModelError
 
     try:
-        found = _map(view, name, index)
+        values = _map(view, name, index)
     except ModelError as error:
         maps.refusals[name] = tr_md(error)
         return
-    if found is not None:
-        maps.values[name] = found
+    if values is not None:
+        maps.values[name] = values
         return
     words = tr("{method} ({passes} passes)", method=label(name), passes=_passes(name))
     pending = run_button(view, words, _cache_key(name, index), partial(_run, view, name, index))
@@ -173,14 +173,14 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
     """
     acts = view.acts
     if name in OF_NO_CLASS:
-        measured = results.measurements(view)
+        measures = results.measurements(view)
         if name == "last":
-            last: np.ndarray = measured.query_attention[-1].mean(axis=0)
+            last: np.ndarray = measures.query_attention[-1].mean(axis=0)
             return last
-        return measured.rollout[acts.num_prefix_tokens :].reshape(acts.grid)
+        return measures.rollout[acts.num_prefix_tokens :].reshape(acts.grid)
     if _passes(name) > FEW:
-        found: np.ndarray | None = find_result(view, *_cache_key(name, index))
-        return found
+        values: np.ndarray | None = find_result(view, *_cache_key(name, index))
+        return values
 
     def make() -> np.ndarray:
         with st.spinner(tr("One pass forward and one back …")):
@@ -217,20 +217,20 @@ def _say_how_alike(maps: Maps) -> None:
         for (one, first), (other, second) in itertools.combinations(maps.ranks.items(), 2)
         if first.size >= LEAST
     }
-    known = {pair: like for pair, like in alike.items() if np.isfinite(like)}
-    if len(known) < 2:
+    finite = {pair: like for pair, like in alike.items() if np.isfinite(like)}
+    if len(finite) < 2:
         return
-    (most, least) = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+    (most, least) = max(finite, key=finite.__getitem__), min(finite, key=finite.__getitem__)
     draw_finding(
         tr_md(
             "Most alike are the ranks of {one} and {other} (correlation {like:.2f}), least those "
             "of {third} and {fourth} ({unlike:.2f}).",
             one=label(most[0]),
             other=label(most[1]),
-            like=known[most],
+            like=finite[most],
             third=label(least[0]),
             fourth=label(least[1]),
-            unlike=known[least],
+            unlike=finite[least],
         )
     )
 

@@ -41,12 +41,12 @@ def draw(
     from vitviz import intervention
 
     st.subheader(tr("Deletion and insertion: better than chance?"), anchor=False)
-    found: dict[str, Pair | None] = {
+    pairs: dict[str, Pair | None] = {
         name: find_result(view, *_cache_key(name, index, removal)) for name in (*maps, RANDOM)
     }
-    missing = [name for name, pair in found.items() if pair is None]
-    curves = {name: pair for name, pair in found.items() if pair is not None}
-    if found[RANDOM] is not None and len(curves) > 1:
+    missing = [name for name, pair in pairs.items() if pair is None]
+    curves = {name: pair for name, pair in pairs.items() if pair is not None}
+    if pairs[RANDOM] is not None and len(curves) > 1:
         _draw_pairs(view, curves, index, removal)
     if not missing:
         return curves, None
@@ -125,24 +125,21 @@ def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Rem
     deleted, inserted = curves[RANDOM]
     better = []
     for column, putting_back in zip(st.columns(2), (False, True), strict=True):
-        of_kind = {called: pair[putting_back] for called, pair in curves.items()}
+        of_kind = {label: pair[putting_back] for label, pair in curves.items()}
         chance = inserted if putting_back else deleted
         assert isinstance(chance, intervention.RandomCurve)
         low, high = chance.interval
         better.append(
             {
-                called
-                for called, one in of_kind.items()
+                label
+                for label, one in of_kind.items()
                 if one is not chance and (one.area > high if putting_back else one.area < low)
             }
         )
         with column:
             show(
                 plots.removal_curves(
-                    {
-                        tr(called): (one.shares, one.probabilities)
-                        for called, one in of_kind.items()
-                    },
+                    {tr(label): (one.shares, one.probabilities) for label, one in of_kind.items()},
                     name=name,
                     putting_back=putting_back,
                     ranges={tr(RANDOM): (chance.low, chance.high)},
@@ -160,15 +157,14 @@ def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Rem
                     wanted=tr("insertion: larger") if putting_back else tr("deletion: smaller"),
                     removal=tr(REMOVALS[removal]),
                     areas=", ".join(
-                        f"{literal(tr(called))} **{one.area:.2f}**"
-                        for called, one in of_kind.items()
+                        f"{literal(tr(label))} **{one.area:.2f}**" for label, one in of_kind.items()
                     ),
                 )
             )
-    both = [called for called in curves if called in better[0] & better[1]]
+    both = [label for label in curves if label in better[0] & better[1]]
     if both:
-        listed = ", ".join(f"**{literal(tr(called))}**" for called in both)
-        st.markdown(tr("Better than chance in both: {listed}.", listed=listed))
+        names = ", ".join(f"**{literal(tr(label))}**" for label in both)
+        st.markdown(tr("Better than chance in both: {listed}.", listed=names))
     else:
         st.markdown(tr("None of these maps is better than chance in both."))
 
@@ -178,19 +174,17 @@ def table(curves: "dict[str, Pair]", removal: "Removal", name: str) -> Table:
 
     deletion, _ = next(iter(curves.values()))
     columns: Columns = {Message("patches removed or put back, %"): 100 * deletion.shares}
-    for called, pair in curves.items():
+    for label, pair in curves.items():
         removed, back = (100 * curve.probabilities for curve in pair)
-        columns[Message("{map}, removed, %", map=Message(called))] = removed
-        columns[Message("{map}, put back, %", map=called)] = back
+        columns[Message("{map}, removed, %", map=Message(label))] = removed
+        columns[Message("{map}, put back, %", map=label)] = back
         deleted, inserted = pair
         if isinstance(deleted, intervention.RandomCurve):
-            columns[Message("{map}, removed, 5th percentile, %", map=called)] = 100 * deleted.low
-            columns[Message("{map}, removed, 95th percentile, %", map=called)] = 100 * deleted.high
+            columns[Message("{map}, removed, 5th percentile, %", map=label)] = 100 * deleted.low
+            columns[Message("{map}, removed, 95th percentile, %", map=label)] = 100 * deleted.high
         if isinstance(inserted, intervention.RandomCurve):
-            columns[Message("{map}, put back, 5th percentile, %", map=called)] = 100 * inserted.low
-            columns[Message("{map}, put back, 95th percentile, %", map=called)] = (
-                100 * inserted.high
-            )
+            columns[Message("{map}, put back, 5th percentile, %", map=label)] = 100 * inserted.low
+            columns[Message("{map}, put back, 95th percentile, %", map=label)] = 100 * inserted.high
     about = tr(
         "Probability of {name} as patches go ({removal}) or come back, by each map's order.",
         name=name,

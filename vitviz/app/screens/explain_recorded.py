@@ -59,8 +59,8 @@ def find_recorded(view: View) -> "Faithfulness | None":
         paths = {path.stem: path for path in (assets() / "faithfulness").glob("*.json")}
         if view.model.name not in paths:
             return None
-        found = load_faithfulness(paths[view.model.name])
-        return found if fits(found, view.model) else None
+        recorded = load_faithfulness(paths[view.model.name])
+        return recorded if fits(recorded, view.model) else None
 
     return results.captures().get((*model_key(view.model), "recorded maps"), make)
 
@@ -74,8 +74,8 @@ def draw(view: View, removal: "Removal") -> None:
     if not folded.open:
         return
     with folded:
-        found = find_recorded(view)
-        if found is None:
+        recorded = find_recorded(view)
+        if recorded is None:
             st.markdown(
                 tr_md(
                     "Nothing is recorded of {name} with these weights and this input. Measure it "
@@ -84,45 +84,45 @@ def draw(view: View, removal: "Removal") -> None:
                 )
             )
             return
-        _draw_measures(found, removal)
+        _draw_measures(recorded, removal)
 
 
-def _draw_measures(found: "Faithfulness", removal: "Removal") -> None:
-    st.markdown(_about(found))
-    chosen = _choose_measures(found, removal)
+def _draw_measures(record: "Faithfulness", removal: "Removal") -> None:
+    st.markdown(_about(record))
+    chosen = _choose_measures(record, removal)
     for start in range(0, len(chosen), 2):
         for column, (measure, title, unit, good) in zip(
             st.columns(2), chosen[start : start + 2], strict=False
         ):
-            by_map = found.means[measure].items()
+            by_map = record.means[measure].items()
             figure = plots.judged_maps(
                 {label(name): (mean, low, high) for name, (mean, low, high, _) in by_map},
                 measure=title,
                 unit=unit,
-                better=[label(name) for name in _better(found, measure)],
+                better=[label(name) for name in _better(record, measure)],
                 chance=tr(RANDOM),
                 logarithmic=measure == "seconds",
             )
             with column:
                 st.markdown(f"**{title}** · {good}")
                 show(figure, key=f"recorded_{measure}")
-    st.markdown("\n".join(_judge(found, measure, title) for measure, title, _, _ in chosen))
+    st.markdown("\n".join(_judge(record, measure, title) for measure, title, _, _ in chosen))
 
 
-def _choose_measures(found: "Faithfulness", removal: "Removal") -> list[tuple[str, str, str, str]]:
+def _choose_measures(record: "Faithfulness", removal: "Removal") -> list[tuple[str, str, str, str]]:
     """Return the recorded measures: name, title, unit and what is good.
 
     Deletion and insertion are those of the removal that was chosen, or of the first recorded one.
     """
-    recorded: list[Removal] = found.about["removals"]
+    recorded: list[Removal] = record.about["removals"]
     fill = removal if removal in recorded else recorded[0]
     chosen = []
     for name, (title, unit, good) in MEASURES.items():
         what = tr(title)
-        if name not in found.means:
+        if name not in record.means:
             name = f"{name}_{fill}"
             what = tr("{measure}, {removal}", measure=what, removal=tr(REMOVALS[fill]))
-        if name in found.means:
+        if name in record.means:
             chosen.append((name, what, tr(unit), tr(good)))
     return chosen
 
@@ -140,19 +140,19 @@ def marked_label(name: str) -> str:
     return others.get(name) or METHODS[name].label
 
 
-def _better(found: "Faithfulness", measure: str) -> list[str]:
+def _better(record: "Faithfulness", measure: str) -> list[str]:
     """Return the maps whose dots are filled.
 
     They are better than random orders; of a correlation, they are not the same map.
     """
-    by_map = found.means[measure]
+    by_map = record.means[measure]
     if "random" in by_map:
-        return [name for name in by_map if found.is_better(measure, name, "random")]
+        return [name for name in by_map if record.is_better(measure, name, "random")]
     correlates = measure in CORRELATIONS
     return [name for name, (mean, *_) in by_map.items() if not correlates or mean < _SAME]
 
 
-def _about(found: "Faithfulness") -> str:
+def _about(record: "Faithfulness") -> str:
     """Say over what was measured, and how the figures are to be read."""
     words = tr_md(
         "vitviz drew the maps of **{count:,} pictures** of {source}, each for the answer that the "
@@ -160,11 +160,11 @@ def _about(found: "Faithfulness") -> str:
         "interval. The dashed line is the mean of {orders} random orders of the patches. A filled "
         "dot is better than random orders, picture by picture; a hollow one is not. Where a map is "
         "compared with another one, a hollow dot means that it does not change.",
-        count=found.about["pictures"] - found.about["skipped"],
-        source=tr(found.about["source"]),
-        orders=found.about["orders"],
+        count=record.about["pictures"] - record.about["skipped"],
+        source=tr(record.about["source"]),
+        orders=record.about["orders"],
     )
-    of_object = found.means.get("pointing", {}).get("random")
+    of_object = record.means.get("pointing", {}).get("random")
     if of_object is not None:
         words += tr_md(
             " Pointing and overlap are measured on the {count:,} pictures in which the object is "
@@ -174,28 +174,28 @@ def _about(found: "Faithfulness") -> str:
     return words
 
 
-def _judge(found: "Faithfulness", measure: str, title: str) -> str:
+def _judge(record: "Faithfulness", measure: str, title: str) -> str:
     """Say which maps are no better than chance, and whether one is better than all others."""
-    by_map, better = found.means[measure], _better(found, measure)
-    listed = ", ".join(label(name) for name in by_map if name not in {*better, "random"})
+    by_map, better = record.means[measure], _better(record, measure)
+    others = ", ".join(label(name) for name in by_map if name not in {*better, "random"})
     words = tr_md("- **{measure}**:", measure=title)
     if measure in CORRELATIONS:
-        same = tr_md(" These do not change: {maps}.", maps=listed)
-        return words + (same if listed else tr_md(" All maps change."))
+        same = tr_md(" These do not change: {maps}.", maps=others)
+        return words + (same if others else tr_md(" All maps change."))
     if "random" in by_map:
-        worse = tr_md(" These are no better than random orders: {maps}.", maps=listed)
-        words += worse if listed else tr_md(" All maps are better than random orders.")
-    winner = found.winner(measure)
+        worse = tr_md(" These are no better than random orders: {maps}.", maps=others)
+        words += worse if others else tr_md(" All maps are better than random orders.")
+    winner = record.winner(measure)
     if winner is None:
         return words + tr_md(" No map is clearly better than all others.")
     return words + tr_md(" {map} is better than all others.", map=label(winner))
 
 
-def table(found: "Faithfulness") -> Table:
+def table(faithfulness: "Faithfulness") -> Table:
     """Return all recorded means with their intervals."""
     rows = [
         (measure, Message(marked_label(name)), *interval)
-        for measure, by_map in found.means.items()
+        for measure, by_map in faithfulness.means.items()
         for name, interval in by_map.items()
     ]
     headings = (
@@ -206,7 +206,7 @@ def table(found: "Faithfulness") -> Table:
         Message("95 % interval, high"),
         Message("pictures"),
     )
-    about = found.about
+    about = faithfulness.about
     record = tr(
         "{provenance} · {count:,} pictures of {source} · recorded with vitviz {version}, of "
         "weights with sha256 {sha256}",

@@ -66,19 +66,19 @@ class Tiles:
 def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
-        told: dict[str, Any] = dict(name=view.model.name, shipped=models.shipped_name())
+        context: dict[str, Any] = dict(name=view.model.name, shipped=models.shipped_name())
         if kernel is None:
             reason = tr_md(
                 "{name} cuts its patches from the feature map of a CNN, so its filters are not "
                 "pictures. Choose a plain ViT, such as {shipped}.",
-                **told,
+                **context,
             )
         else:
             reason = tr_md(
                 "This page draws filters of three channels, red, green and blue, and those of "
                 "{name} have {count}. Choose another model, such as {shipped}.",
                 count=kernel.shape[1],
-                **told,
+                **context,
             )
         st.info(reason)
         return None
@@ -210,18 +210,18 @@ def _random_beside(
 
     if initial is not None:
         st.subheader(tr("Before training: random weights"), anchor=False)
-        kernel, called = initial, "initialisation"
+        kernel, label = initial, "initialisation"
     else:
         st.subheader(tr("With random weights"), anchor=False)
         try:
-            kernel, called = models.random_kernel(view.model), "random weights"
+            kernel, label = models.random_kernel(view.model), "random weights"
         except (ModelError, BusyError) as error:
             st.info(tr_md(error))
             return
     if not kernel.any():
         st.markdown(tr("E was initialised to zeros, so there is nothing to draw."))
         return
-    tiles = _tiles(kernel, (view.model.name, called), what, order)
+    tiles = _tiles(kernel, (view.model.name, label), what, order)
     show(tiles.figure(gain), key="initial_tiles")
     st.markdown(tiles.words)
 
@@ -298,15 +298,15 @@ def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str)
     )
 
 
-def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: str) -> Tiles:
+def _tiles(kernel: np.ndarray, key: tuple[Hashable, ...], what: str, order: str) -> Tiles:
     """Return the tiles, cached.
 
     Parameters
     ----------
-    called : what the kernel (n, 3, P, P) depends on
+    key : what the kernel (n, 3, P, P) depends on
     """
     return results.captures().get(
-        ("filters", *called, what, order, current_language()),
+        ("filters", *key, what, order, current_language()),
         lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
     )
 
@@ -336,20 +336,20 @@ def _components(kernel: np.ndarray) -> Tiles:
 def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
     norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
     places = np.argsort(-norms, kind="stable") if order == NORM else np.arange(len(kernel))
-    shown = places[:SHOWN_FILTERS]
-    limits = {"high": norms[shown].max(), "low": norms[shown].min(), "count": len(kernel)}
+    first = places[:SHOWN_FILTERS]
+    limits = {"high": norms[first].max(), "low": norms[first].min(), "count": len(kernel)}
     return Tiles(
-        kernel=kernel[shown],
+        kernel=kernel[first],
         explained=None,
-        titles=[Message("Filter {number}", number=number + 1) for number in shown],
-        facts=[tr("norm {norm:.2f}", norm=norms[number]) for number in shown],
+        titles=[Message("Filter {number}", number=number + 1) for number in first],
+        facts=[tr("norm {norm:.2f}", norm=norms[number]) for number in first],
         words=(
             tr(
                 "{shown} of {count} filters, norms from {high:.2f} to {low:.2f}.",
-                shown=len(shown),
+                shown=len(first),
                 **limits,
             )
-            if len(shown) < len(kernel)
+            if len(first) < len(kernel)
             else tr("{count} filters, norms from {high:.2f} to {low:.2f}.", **limits)
         ),
     )

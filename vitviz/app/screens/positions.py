@@ -55,8 +55,8 @@ def page(view: View) -> Data | None:
     if refusal:
         places().top.info(refusal)
     encodings = position_encodings(view.model.part, view.model.layers)
-    known = explain_positions(literal(view.model.name), encodings)
-    places().notes.markdown(f"{capitalize(known)}.")
+    reasons = explain_positions(literal(view.model.name), encodings)
+    places().notes.markdown(f"{capitalize(reasons)}.")
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
@@ -222,10 +222,10 @@ def _similarity(view: View, kind: Kind) -> np.ndarray:
     )
 
 
-def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
+def _frames(view: View, kinds: list[Kind], current: Kind) -> list[Frame]:
     """Return the frames of all kinds where these are small enough, else of the one on screen."""
     count = view.grid[0] * view.grid[1]
-    numbers = frames_to_send(len(kinds), kinds.index(shown), count**2)
+    numbers = frames_to_send(len(kinds), kinds.index(current), count**2)
 
     def make() -> list[Frame]:
         return [

@@ -118,8 +118,8 @@ def _layers_and_options(
     del options["of"]
     if settings.of == "weights":
         return view.acts.attention_layers(), options
-    measured = _measure_carried(view)
-    return measured.added, {**options, "kept": measured.kept}
+    share = _measure_carried(view)
+    return share.added, {**options, "kept": share.kept}
 
 
 def _compare_with_usual(view: View, settings: Settings) -> None:
@@ -272,7 +272,7 @@ def _concentration(values: np.ndarray, half_of: str) -> str:
 
 def _table(view: View, settings: Settings, attention: np.ndarray) -> Table:
     """Return the rollout of the query up to the layer on screen, and the maps beside it."""
-    shown = 100 * _compute_map(view, settings)
+    percents = 100 * _compute_map(view, settings)
     what = tr("What goes from {query} to each token", query=view.query_name)
     if view.style.direction == "row":
         what = tr("What goes from each token to {query}", query=view.query_name)
@@ -294,7 +294,7 @@ def _table(view: View, settings: Settings, attention: np.ndarray) -> Table:
     alone = Message("attention of layer {layer}, mean of heads, %", layer=view.layer + 1)
     columns = {
         **patch_columns(view, prefix=True),
-        Message("rollout, %"): shown,
+        Message("rollout, %"): percents,
         alone: 100 * attention,
     }
     return Table(about, columns)

@@ -57,13 +57,13 @@ def joint_bases(view: View, layers: Sequence[int], n_components: int) -> dict[in
     def make() -> dict[int, Basis]:
         from vitviz.profiling import Moments
 
-        found: dict[int, Moments] = {}
+        by_layer: dict[int, Moments] = {}
         for _, acts in results.of_samples(view.model):
             for layer in layers:
                 patches = acts.tokens(layer + 1, normalised=True)[len(view.prefix) :]
                 more = Moments.of_vectors(patches)
-                found[layer] = found[layer].merge(more) if layer in found else more
-        return {layer: _basis(moments, n_components) for layer, moments in found.items()}
+                by_layer[layer] = by_layer[layer].merge(more) if layer in by_layer else more
+        return {layer: _basis(moments, n_components) for layer, moments in by_layer.items()}
 
     key: tuple[Hashable, ...] = (*model_key(view.model), "joint components", *layers, n_components)
     return results.captures().get(key, make)
@@ -92,7 +92,7 @@ class Components(NamedTuple):
     basis: Basis | None  # that of all samples, where it was chosen
 
     @property
-    def chosen(self) -> slice:
+    def channels(self) -> slice:
         return slice(self.first, self.first + CHANNELS)
 
 
@@ -118,20 +118,20 @@ def choose_components(view: View, most: int) -> Components:
     return Components(points, explained, kept, first, basis)
 
 
-def draw_components(view: View, found: Components) -> None:
+def draw_components(view: View, components: Components) -> None:
     """Draw the components as colours: of this layer, and of every one."""
     one, all_layers = st.columns([2, 3])
     with one:
-        _colours(view, found)
+        _colours(view, components)
     with all_layers:
-        _film(view, found.chosen, joint=found.basis is not None)
-    if not found.kept.all():
-        _mask(view, found.kept)
+        _film(view, components.channels, joint=components.basis is not None)
+    if not components.kept.all():
+        _mask(view, components.kept)
 
 
-def draw_scatter(view: View, found: Components) -> None:
+def draw_scatter(view: View, components: Components) -> None:
     """Draw the patches as thumbnails on two of the components."""
-    chosen, kept = found.chosen, found.kept
+    chosen, kept = components.channels, components.kept
     first, second, _ = _numbers(chosen)
 
     def clicked(points: Points) -> None:
@@ -144,7 +144,7 @@ def draw_scatter(view: View, found: Components) -> None:
         anchor=False,
     )
     pair = slice(chosen.start, chosen.start + 2)
-    places, photo = found.points[:, pair], results.photo(view)
+    places, photo = components.points[:, pair], results.photo(view)
     crop, grid = view.acts.crop, view.acts.grid
     thumbnails = results.compute(
         (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
@@ -153,7 +153,7 @@ def draw_scatter(view: View, found: Components) -> None:
     show(
         plots.token_scatter(
             places,
-            found.explained[pair],
+            components.explained[pair],
             photo,
             crop=crop,
             grid=grid,
@@ -262,10 +262,10 @@ def _project_tokens(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarra
     )
 
 
-def _colours(view: View, found: Components) -> None:
-    kept, chosen, basis = found.kept, found.chosen, found.basis
+def _colours(view: View, parts: Components) -> None:
+    kept, chosen, basis = parts.kept, parts.channels, parts.basis
     image, crop, grid = results.photo(view), view.acts.crop, view.acts.grid
-    components = found.points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
+    components = parts.points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
     _, second, third = numbers = _numbers(chosen)
     show(
         plots.token_components(
@@ -277,7 +277,7 @@ def _colours(view: View, found: Components) -> None:
             reach=basis.reach[chosen] if basis else None,
         )
     )
-    shares = [as_percent(share) for share in found.explained[chosen]]
+    shares = [as_percent(share) for share in parts.explained[chosen]]
     words = tr(
         "Red is component {first} ({red} of the variance), green {second} ({green}), blue "
         "{third} ({blue}).",
@@ -337,12 +337,12 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
 
     bases = _bases(view, layers.tolist()) if joint else {}
 
-    found = [_scatter(view, layer, bases.get(layer)) for layer in layers.tolist()]
+    scatters = [_scatter(view, layer, bases.get(layer)) for layer in layers.tolist()]
     left, top, right, bottom = acts.crop
     show(
         plots.token_film(
             np.stack(
-                [p[len(view.prefix) :, chosen].reshape(*acts.grid, CHANNELS) for p, _ in found]
+                [p[len(view.prefix) :, chosen].reshape(*acts.grid, CHANNELS) for p, _ in scatters]
             ),
             names=[
                 tr(
@@ -350,7 +350,7 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
                     layer=layer + 1,
                     share=as_percent(explained[chosen].sum()),
                 )
-                for layer, (_, explained) in zip(layers, found, strict=True)
+                for layer, (_, explained) in zip(layers, scatters, strict=True)
             ],
             selected=int(np.argmax(layers == view.layer)) if view.layer in layers else None,
             reach=np.stack([one.reach[chosen] for one in bases.values()]) if joint else None,

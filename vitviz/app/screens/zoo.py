@@ -180,8 +180,8 @@ def _live(
         show(figure, key="keys", on_click=_select_query)
     also = [token.upper() for token in described.prefix]
     same = allowed.shape == described.query_grid
-    counted = tr("{count} of {size} patches") if same else tr("{count} of {size} keys")
-    keys = tr(" and ").join([counted.format(count=allowed.sum(), size=allowed.size), *also])
+    count_text = tr("{count} of {size} patches") if same else tr("{count} of {size} keys")
+    keys = tr(" and ").join([count_text.format(count=allowed.sum(), size=allowed.size), *also])
     does = tr("{name} may attend to {keys}", name=name, keys=keys)
     if described.kind == "mixing":
         does = tr("{name} reads {keys}", name=name, keys=keys)

@@ -97,13 +97,13 @@ class LRUCache:
     def key_of(self, value: object) -> Hashable | None:
         """Return the key of a value in the cache; None for any other."""
         with self._lock:
-            keys = (key for key, (kept, _) in self._values.items() if kept is value)
+            keys = (key for key, (held, _) in self._values.items() if held is value)
             return next(keys, None)
 
     def _store(self, key: Hashable, value: object, size: int) -> None:
         with self._lock:
             self._values[key] = (value, size)
-            total = sum(kept for _, kept in self._values.values())
+            total = sum(nbytes for _, nbytes in self._values.values())
             while total > self.max_bytes and len(self._values) > 1:
                 old, (evicted, freed) = self._values.popitem(last=False)
                 total -= freed

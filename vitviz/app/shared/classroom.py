@@ -83,8 +83,8 @@ class Room:
     def guess(self, question: Question, session: str, answer: int) -> None:
         """Store the guess of a session in place of its last, if it is of the current question."""
         with self._lock:
-            known = session in self._guesses
-            if question != self._question or not (known or len(self._guesses) < MAX_GUESSES):
+            has_guessed = session in self._guesses
+            if question != self._question or not (has_guessed or len(self._guesses) < MAX_GUESSES):
                 return
             if self._guesses.get(session) != answer:
                 self._guesses[session] = answer

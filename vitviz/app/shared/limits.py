@@ -46,8 +46,8 @@ class Allowance:
         """Return the minutes until a visitor may compute more; 0 if they may now."""
         now = _minute()
         with self._lock:
-            used = sorted(self._used.get(visitor, {}).items())
-        recent = [(minute, amount) for minute, amount in used if minute > now - _WINDOW]
+            spent = sorted(self._used.get(visitor, {}).items())
+        recent = [(minute, amount) for minute, amount in spent if minute > now - _WINDOW]
         left = sum(amount for _, amount in recent)
         wait = 0
         for minute, amount in recent:
@@ -148,31 +148,31 @@ def explain_uploads(minutes: int) -> str:
 
 def refusal_of_uploads() -> str:
     """Say that this visitor has sent as many pictures as they may; "" if not."""
-    allowance, counted = uploads(), visitor()
-    if allowance is None or counted is None:
+    allowance, who = uploads(), visitor()
+    if allowance is None or who is None:
         return ""
-    minutes = allowance.minutes_to_wait(counted)
+    minutes = allowance.minutes_to_wait(who)
     return explain_uploads(minutes) if minutes else ""
 
 
 def explain_full() -> dict[str, str]:
     """Say in each language that the server is full."""
-    said = {}
+    texts = {}
     for code in LANGUAGES:
         with use_language(code):
-            said[code] = tr(
+            texts[code] = tr(
                 "This server is full: it lets in {most} at a time.",
                 most=_options().max_visitors,
             )
-    return said
+    return texts
 
 
 def full_page() -> str:
     """Return the HTML that says so to those for whom there is no place in the line either."""
-    said = "".join(f'<p lang="{code}">{words}</p>' for code, words in explain_full().items())
+    paragraphs = "".join(f'<p lang="{code}">{words}</p>' for code, words in explain_full().items())
     return (
         '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>vitviz</title>'
-        f'<meta http-equiv="refresh" content="60"><h1>vitviz</h1>{said}</html>'
+        f'<meta http-equiv="refresh" content="60"><h1>vitviz</h1>{paragraphs}</html>'
     )
 
 
@@ -200,7 +200,7 @@ def visitor() -> str | None:
 def name_of(address: str) -> str:
     """Return the address, or the network of one household where everyone in it has many."""
     try:
-        known = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    return str(ip_network(f"{known}/64", strict=False)) if known.version == 6 else address
+    return str(ip_network(f"{parsed}/64", strict=False)) if parsed.version == 6 else address

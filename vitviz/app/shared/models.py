@@ -28,7 +28,7 @@ OUTLINE_BYTES = 2_000_000  # of a model's objects, beside its weights
 ON_DISK = mark("on disk")
 
 
-class Shown(TypedDict):
+class ViewFields(TypedDict):
     """Fields of a view."""
 
     cached_model: "Cached[Model]"
@@ -47,7 +47,7 @@ def words() -> "Words | None":
 
 def explain_no_classes(model: "Model") -> str:
     """Explain why a model names no classes, and what would help."""
-    name, given = model.name, words()
+    name, phrases = model.name, words()
     if model.answers == "values":
         return tr_md(
             "{name} gives values, as of a regression: {count:,} of them, with no known unit. It "
@@ -64,11 +64,11 @@ def explain_no_classes(model: "Model") -> str:
             shipped=shipped_name(),
         )
     what = tr_md("{name} gives an embedding of the picture, and no classes", name=name)
-    if given is None and model.text_loader is not None:
+    if phrases is None and model.text_loader is not None:
         return tr_md(
             "{what}. Write phrases into *Words*, beneath the model: a line each.", what=what
         )
-    if given is None:
+    if phrases is None:
         return tr_md(
             "{what}. The operator can start the app with --words and a file of text "
             "vectors, which then are its classes.",
@@ -79,7 +79,7 @@ def explain_no_classes(model: "Model") -> str:
         "they belong to another model.",
         what=what,
         outputs=model.outputs,
-        width=given.vectors.shape[1],
+        width=phrases.vectors.shape[1],
     )
 
 
@@ -181,13 +181,13 @@ def _get_or_load(
 
     One of another input size shares the weights of that of its own size.
     """
-    name, weights, wanted, *asked = key
-    if asked:
+    name, weights, wanted, *rest = key
+    if rest:
         bare = _get_or_load(key[:3], in_turn, waiting)
 
         def ask() -> "Model":
             with in_turn():
-                model = bare.with_words(*asked)
+                model = bare.with_words(*rest)
             bare.drop_text_tower()
             return model
 
@@ -261,11 +261,11 @@ def preload() -> None:
 
 def share_weights(model: "Model", own: "Model") -> None:
     """Let a model use the tensors of another wherever they are equal."""
-    known, mine = own.module.state_dict(), model.module.state_dict()
+    state, mine = own.module.state_dict(), model.module.state_dict()
     equal = {
-        name: known[name]
+        name: state[name]
         for name, tensor in mine.items()
-        if name in known and tensor.shape == known[name].shape and tensor.equal(known[name])
+        if name in state and tensor.shape == state[name].shape and tensor.equal(state[name])
     }
     model.module.load_state_dict(equal, strict=False, assign=True)
 
@@ -286,9 +286,9 @@ def _load(name: str, weights: str, wanted: Input) -> "Model":
 
     leave_cores_free()
     model = _load_at_usual_size(name, weights, wanted, options().device)
-    given = words()
-    if given is not None and model.embeds and model.outputs == given.vectors.shape[1]:
-        model = model.with_words(given)
+    phrases = words()
+    if phrases is not None and model.embeds and model.outputs == phrases.vectors.shape[1]:
+        model = model.with_words(phrases)
     freeze_libraries()
     return model
 
@@ -310,7 +310,7 @@ def _load_from_menu(name: str, weights: str, wanted: Input, device: str) -> "Mod
 
     architecture, file, usual, part = options().checkpoints.get(name, (name, None, None, None))
     size = wanted.size or usual
-    told = options().preprocessing if file is not None and not file.is_dir() else None
+    preprocessing = options().preprocessing if file is not None and not file.is_dir() else None
     if weights != TRAINED and file is not None and not file.is_dir():  # in the grid of its weights
         size, file, part = size or size_in(architecture, file, part), None, None
     return load_model(
@@ -322,7 +322,7 @@ def _load_from_menu(name: str, weights: str, wanted: Input, device: str) -> "Mod
         image_size=size,
         crop=wanted.crop,
         labels=options().labels if file is not None or repository(name) else None,
-        preprocessing=told,
+        preprocessing=preprocessing,
         answers=options().answers if options().checkpoints.get(name) else None,
         device=device,
     )
@@ -361,13 +361,13 @@ def hub_allowed() -> bool:
     return options().hub and downloads.may_download()
 
 
-def typed_names(given: str | None) -> list[str]:
+def typed_names(text: str | None) -> list[str]:
     """Return the repositories of the hub that this session has named."""
     from vitviz.zoo import repository
 
     names: list[str] = st.session_state.setdefault("hub_names", [])
-    if hub_allowed() and given and repository(given) and given not in names:
-        names.append(given)
+    if hub_allowed() and text and repository(text) and text not in names:
+        names.append(text)
     return list(names) if hub_allowed() else []
 
 
@@ -401,13 +401,13 @@ def _allowed_names() -> list[str]:
     """Return the models that the options allow: shipped ones, local files, then timm's."""
     from vitviz.zoo import catalogue
 
-    given = options()
-    known = [entry.name for entry in catalogue()]
+    own = options()
+    listed_names = [entry.name for entry in catalogue()]
     shipped = [entry.name for entry in catalogue() if entry.shipped]
-    names = [*shipped, *given.checkpoints, *(name for name in known if name not in shipped)]
-    if given.models is None:
+    names = [*shipped, *own.checkpoints, *(name for name in listed_names if name not in shipped)]
+    if own.models is None:
         return names
-    allowed = [name for name in names if name in given.models or name in given.checkpoints]
+    allowed = [name for name in names if name in own.models or name in own.checkpoints]
     return allowed if set(allowed) & set(shipped) else [*allowed, shipped[0]]
 
 
@@ -427,8 +427,8 @@ def families() -> dict[str, str]:
 
 def menu_text() -> Callable[[str], str]:
     """Return a function from a model's name to its words in the menu."""
-    marks, named = weights_marks(), families()
-    return lambda name: f"{named[name]}: {name} · {tr(marks[name])}" if name in marks else name
+    marks, titles = weights_marks(), families()
+    return lambda name: f"{titles[name]}: {name} · {tr(marks[name])}" if name in marks else name
 
 
 def _size_of(megabytes: float) -> str:
@@ -447,11 +447,11 @@ def weights_marks() -> dict[str, str]:
     }
 
 
-def view_fields(model: "Model", picture: Picture, acts: "Activations") -> Shown:
+def view_fields(model: "Model", picture: Picture, acts: "Activations") -> ViewFields:
     """Refer to a model and its capture, which are made again where the caches have dropped them."""
-    known = Cached(model, reloader(model))
-    return Shown(
-        cached_model=known,
-        cached_acts=Cached(acts, lambda: results.capture(known(), picture)),
+    cached = Cached(model, reloader(model))
+    return ViewFields(
+        cached_model=cached,
+        cached_acts=Cached(acts, lambda: results.capture(cached(), picture)),
         picture=picture,
     )

@@ -227,10 +227,10 @@ def drawing(place: DeltaGenerator) -> Iterator[None]:
     `PATIENCE`; one that waits says in `place` how many are ahead.
     """
     global _returned
-    begun = time.monotonic()
+    start = time.monotonic()
 
     def waiting(ahead: int) -> None:
-        if time.monotonic() - begun > PATIENCE:
+        if time.monotonic() - start > PATIENCE:
             raise TimeoutError
         _show_ahead(place, ahead)
 
@@ -238,7 +238,7 @@ def drawing(place: DeltaGenerator) -> Iterator[None]:
         with ExitStack() as _held.page:
             with suppress(TimeoutError):
                 _held.page.enter_context(_pages.turn(waiting))
-            if time.monotonic() - begun > TICK:
+            if time.monotonic() - start > TICK:
                 place.empty()
             yield
     finally:

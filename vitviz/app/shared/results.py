@@ -116,11 +116,11 @@ def capture(model: "Model", picture: Picture) -> "Activations":
     place = st.empty()
 
     def make() -> "Activations":
-        begun = time.monotonic()
+        start = time.monotonic()
 
         def progress(block: int, of: int) -> None:
             # Streamlit stops a stale run when it next draws.
-            if time.monotonic() - begun > 0.5:
+            if time.monotonic() - start > 0.5:
                 place.progress(block / of, tr("Layer {block} of {of}", block=block + 1, of=of))
 
         check_page(model)
@@ -171,10 +171,10 @@ def photo(view: View) -> "Image.Image":
 
         pixels = Image.fromarray(edited_input(view.model, picture, [])[..., :3])
         left, top, right, bottom = (round(edge) for edge in view.acts.crop)
-        made = picture.copy()
+        copy = picture.copy()
         size = (right - left, bottom - top)
-        made.paste(pixels.resize(size, Image.Resampling.NEAREST), (left, top))
-        return made
+        copy.paste(pixels.resize(size, Image.Resampling.NEAREST), (left, top))
+        return copy
 
     return compute((*view.key, "seen"), make)
 
@@ -346,19 +346,19 @@ def _content(value: Any) -> Hashable:
 
 def experiment(
     view: View,
-    called: tuple[Hashable, ...],
+    key: tuple[Hashable, ...],
     make: Callable[[Callable[[int, int], None]], T],
 ) -> T:
     """Return the result of an experiment of many passes, under a progress bar with Cancel.
 
     Parameters
     ----------
-    called : what the experiment depends on, beside the model and the picture
+    key : what the experiment depends on, beside the model and the picture
     make : makes it, calling its argument as progress(done, of) before each pass
     """
     place = st.empty()
 
-    def made() -> T:
+    def compute() -> T:
         with turn(patient=True) as mine:
 
             def progress(done: int, of: int) -> None:
@@ -375,11 +375,11 @@ def experiment(
 
     with place.container():
         bar = st.progress(0.0)
-        st.button(tr("Cancel"), key=f"cancel {called[0]}", icon=":material/cancel:")
+        st.button(tr("Cancel"), key=f"cancel {key[0]}", icon=":material/cancel:")
     try:
         result = captures().get(
-            (*view.key, *called),
-            made,
+            (*view.key, *key),
+            compute,
             waiting=lambda: bar.progress(
                 0.0, tr("Another visitor has asked for the same; it is being computed")
             ),

@@ -37,8 +37,8 @@ def is_local_request() -> bool:
     return _is_local(st.context.headers)
 
 
-def _is_local(given: Mapping[str, str]) -> bool:
-    headers = {name.lower(): value for name, value in given.items()}
+def _is_local(request: Mapping[str, str]) -> bool:
+    headers = {name.lower(): value for name, value in request.items()}
     host = urlsplit(f"//{headers.get('host', _LOCAL[0])}").hostname
     handed_on = any(name.startswith(_OF_PROXIES) for name in headers)
     return host in _LOCAL and not handed_on

@@ -42,8 +42,8 @@ def anatomy(view: "View") -> None:
         boxes=layer_of(view),
         residual=_residual_of(view),
     )
-    seen = "seen" if view.style.seen else "photo"
-    steps_id = "-".join((*map(str, view.key[:2]), view.picture.digest[:16], seen))
+    background = "seen" if view.style.seen else "photo"
+    steps_id = "-".join((*map(str, view.key[:2]), view.picture.digest[:16], background))
     steps = steps_message(of, steps_id, results.encoded_photo(view), MAX_LAYER_BYTES)
     layer = layer_message(of, f"{steps_id}-{view.layer}", MAX_LAYER_BYTES)
     for place, numbers in (("steps", steps), ("layer", layer)):

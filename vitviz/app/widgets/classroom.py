@@ -57,10 +57,10 @@ def _join() -> None:
             st.warning(tr(text.NO_ADDRESS))
             return
         code = segno.make(address, micro=False)
-        drawn = code.svg_data_uri(omitsize=True, light="white", border=4)
+        image = code.svg_data_uri(omitsize=True, light="white", border=4)
         st.text(tr(text.OPEN_IT))
         st.code(address, language=None, wrap_lines=True)
-        st.html(f'<img src="{drawn}" alt="{tr(text.CODE)}">')
+        st.html(f'<img src="{image}" alt="{tr(text.CODE)}">')
 
 
 def _pin(page: str) -> None:
@@ -100,11 +100,11 @@ def draw_notice() -> None:
             st.button(tr(text.STAY), key="stay", on_click=classroom.stay)
 
 
-def watch_counts(what: Literal["shown", "guessed"], seen: int) -> None:
+def watch_counts(what: Literal["shown", "guessed"], count: int) -> None:
     """Run this part of the page again when a count of the class is another than the one seen."""
     _watch(
         key=f"watch_{what}",
         height=1,
-        data={"what": what, "seen": seen},
+        data={"what": what, "seen": count},
         on_changed_change=lambda: None,
     )

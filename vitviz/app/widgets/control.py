@@ -66,7 +66,7 @@ def control(
     if not lesson.shows(name):
         return
     if isinstance(options, Mapping):
-        texts = {option: tr(marked) for option, marked in options.items()}
+        texts = {option: tr(text) for option, text in options.items()}
         options, words = list(texts), texts.__getitem__
     if at in ("bar", "named"):
         look = {"label_visibility": "collapsed", **look}

@@ -58,8 +58,8 @@ class Table:
         They are what was measured, `about`, and `made_with` as JSON.
         """
         file = io.StringIO()
-        made = () if self.made_with is None else (f"made with {json.dumps(self.made_with)}",)
-        for comment in (line, self.about, *made):
+        note = () if self.made_with is None else (f"made with {json.dumps(self.made_with)}",)
+        for comment in (line, self.about, *note):
             file.write(f"# {_one_line(comment)}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(self.columns)
@@ -135,7 +135,7 @@ def draw_tables(view: View, page: str, data: Data) -> None:
     disclosure = st.expander(tr("Data"), key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
-    shown = provenance(view, page, data)
+    source = provenance(view, page, data)
     if current_language() != "en":
         disclosure.caption(tr("The headings of the files are English, alike in every language."))
     try:
@@ -144,9 +144,9 @@ def draw_tables(view: View, page: str, data: Data) -> None:
         disclosure.error(tr_md(error))
         return
     for number, table in enumerate(tables, start=1):
-        line, is_recorded = table.record or shown, table.record or data.record
-        made = creation_record() if is_recorded else _made_with(view, data)
-        table = replace(table, made_with=made)
+        line, is_recorded = table.record or source, table.record or data.record
+        origin = creation_record() if is_recorded else _made_with(view, data)
+        table = replace(table, made_with=origin)
         with disclosure:
             words, *buttons = st.columns([4, 1, 1], vertical_alignment="center")
             words.markdown(literal(table.about))

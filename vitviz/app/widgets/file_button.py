@@ -19,7 +19,7 @@ def file_button(
     """
     context = get_script_run_ctx()
 
-    def made() -> bytes:
+    def make_held() -> bytes:
         data = make()
         if context is not None and runtime.exists():
             thread = Thread(target=_hold, args=(data, mime, file_name))
@@ -29,7 +29,7 @@ def file_button(
 
     st.download_button(
         label,
-        made,
+        make_held,
         file_name=file_name,
         mime=mime,
         on_click="ignore",

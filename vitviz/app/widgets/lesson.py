@@ -146,10 +146,10 @@ def _findings(view: View, number: int) -> tuple[str, ...]:
             progress=progress,
         )
 
-    called = ("lesson", number, current_language())
+    key = ("lesson", number, current_language())
     if number in OF_PASSES:
-        return results.experiment(view, called, make)
-    return results.captures().get((*view.key, *called), lambda: make(lambda done, of: None))
+        return results.experiment(view, key, make)
+    return results.captures().get((*view.key, *key), lambda: make(lambda done, of: None))
 
 
 def step_numbers() -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ def follow_pictures() -> None:
 
 
 def _mount(key: str, kind: Literal["paste", "camera", "page"], **words: str) -> None:
-    def sent() -> None:
+    def receive() -> None:
         settings.use_stored_language()
         file: Any = st.session_state.get(key, {}).get("sent")
         if file is None:  # of a page that was left
@@ -44,13 +44,13 @@ def _mount(key: str, kind: Literal["paste", "camera", "page"], **words: str) -> 
         pictures.receive_sent(file["id"], file["name"], words)
 
     height: Any = 1 if kind == "page" else "content"
-    session, taken = pictures.session_and_files()
+    session, files = pictures.session_and_files()
     _component(
         key=key,
         data={
             "kind": kind,
             "session": session,
-            "taken": taken,
+            "taken": files,
             "words": {
                 "clipboard": tr("from the clipboard"),
                 "closed": tr("This browser gives no access here: press Ctrl+V."),
@@ -60,5 +60,5 @@ def _mount(key: str, kind: Literal["paste", "camera", "page"], **words: str) -> 
             },
         },
         height=height,
-        on_sent_change=sent,
+        on_sent_change=receive,
     )

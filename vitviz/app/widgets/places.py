@@ -58,9 +58,9 @@ _places: ContextVar[Places] = ContextVar("places")
 
 def lay_out() -> Places:
     """Make the places of a page, once in a run."""
-    made = Places()
-    _places.set(made)
-    return made
+    page_places = Places()
+    _places.set(page_places)
+    return page_places
 
 
 def label_in_bar(label: str) -> DeltaGenerator:
@@ -118,15 +118,15 @@ def with_definitions(*texts: str) -> list[str]:
     # A Korean word is followed by its particle, without a space.
     ends = r"(?:\b|(?=[가-힣]))"
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, forms))}){ends}", re.IGNORECASE)
-    met: set[str] = set()
+    seen_terms: set[str] = set()
 
-    def defined(found: re.Match[str]) -> str:
-        meaning = meanings[found[0].lower()]
-        if meaning in met:
-            return found[0]
-        met.add(meaning)
+    def defined(match: re.Match[str]) -> str:
+        meaning = meanings[match[0].lower()]
+        if meaning in seen_terms:
+            return match[0]
+        seen_terms.add(meaning)
         return (
-            f'<span class="term" tabindex="0">{found[0]}'
+            f'<span class="term" tabindex="0">{match[0]}'
             f'<span class="meaning" role="tooltip">{literal(meaning)}</span></span>'
         )
 

@@ -72,9 +72,9 @@ def current_guess(question: Question, *, stays: bool = False) -> Guess | None:
     return own
 
 
-def _is_of(asked: Question, question: Question, stays: bool) -> bool:
-    same = (asked.page, asked.key) == (question.page, question.key)
-    return same and (stays or asked == question)
+def _is_of(earlier: Question, question: Question, stays: bool) -> bool:
+    same = (earlier.page, earlier.key) == (question.page, question.key)
+    return same and (stays or earlier == question)
 
 
 def _share_with_class(own: Guess | None, question: Question) -> Guess | None:

@@ -14,7 +14,7 @@ from vitviz.common.language import current_language, tr, use_language
 
 if TYPE_CHECKING:
     from vitviz import Activations
-    from vitviz.web.report import Captured
+    from vitviz.web.report import CapturedPicture
 
 
 @lesson.part("report")
@@ -33,10 +33,10 @@ def report_button(view: View, data: Data | None) -> None:
 
         with use_language(language):  # it is called in another thread
             try:
-                captured = [one() for one in sides]
+                captures = [one() for one in sides]
                 with pass_queue().turn(lambda ahead: None, patient=True, visitor=visitor) as mine:
                     return html(
-                        captured, compared=compared, pause=lambda: mine.give_way(lambda ahead: None)
+                        captures, compared=compared, pause=lambda: mine.give_way(lambda ahead: None)
                     ).encode()
             except BusyError as error:  # Streamlit would say that it failed, and not why
                 return f'<!DOCTYPE html><meta charset="utf-8"><p>{escape(tr(error))}</p>'.encode()
@@ -55,16 +55,16 @@ def report_button(view: View, data: Data | None) -> None:
     )
 
 
-def _again(view: View, visitor: str | None) -> "Callable[[], Captured]":
+def _again(view: View, visitor: str | None) -> "Callable[[], CapturedPicture]":
     """Return what makes a view's capture later, without holding its model or its capture.
 
     A session keeps it for as long as it is open, and there may be many. It draws nothing.
     """
     load, picture = models.reloader(view.model), view.picture
 
-    def make() -> "Captured":
+    def make() -> "CapturedPicture":
         from vitviz import capture
-        from vitviz.web.report import Captured
+        from vitviz.web.report import CapturedPicture
 
         model = load()
 
@@ -74,6 +74,6 @@ def _again(view: View, visitor: str | None) -> "Callable[[], Captured]":
 
         key = (*model_key(model), picture.digest)
         acts = results.captures().get(key, in_turn)
-        return Captured(model, picture.name, acts, picture.image, picture.digest)
+        return CapturedPicture(model, picture.name, acts, picture.image, picture.digest)
 
     return make

@@ -54,7 +54,7 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
         return model
 
 
-def check_tokens(asked: "Model", own: "Model") -> None:
+def check_tokens(model: "Model", own: "Model") -> None:
     """Refuse an input of more tokens than visitors may choose, or than the model has by itself.
 
     Of windows, as many count as would make as many attention weights if all attended to all.
@@ -68,15 +68,15 @@ def check_tokens(asked: "Model", own: "Model") -> None:
     from vitviz.zoo import tokens_attending
 
     most = _most(own)
-    if (tokens := tokens_attending(asked)) > most:
-        height, width = asked.preprocess.input_size
+    if (tokens := tokens_attending(model)) > most:
+        height, width = model.preprocess.input_size
         raise ModelError(
             "An input of {height} × {width} pixels has {tokens:,} tokens for {name}, and visitors "
             "may choose up to {most:,}. The operator can raise this with --max-tokens.",
             height=height,
             width=width,
             tokens=tokens,
-            name=asked.name,
+            name=model.name,
             most=most,
         )
 
@@ -103,11 +103,11 @@ def load_beside(name: str, weights: str, picture: Picture) -> "Model":
     return models.load(name, weights, wanted)
 
 
-def choose_size(place: DeltaGenerator, name: str, shown: "Model", picture: Picture) -> None:
+def choose_size(place: DeltaGenerator, name: str, current: "Model", picture: Picture) -> None:
     """Draw the control beneath the size that the model on screen has."""
     size = settings.text_setting("size", _fits, OWN)
-    own = shown if size == OWN else models.outline(name)
-    height, width = shown.preprocess.input_size
+    own = current if size == OWN else models.outline(name)
+    height, width = current.preprocess.input_size
     options = [OWN, WHOLE, *_list_sizes(own)]
     with place.popover(
         tr("Input {height} × {width}", height=height, width=width), key="input", width="stretch"
@@ -123,7 +123,7 @@ def choose_size(place: DeltaGenerator, name: str, shown: "Model", picture: Pictu
                 "such as 320x480."
             ),
         )
-        st.markdown(_cost(shown, own, picture))
+        st.markdown(_cost(current, own, picture))
 
 
 def _fits(text: str) -> bool:
@@ -159,11 +159,11 @@ def _list_sizes(own: "Model") -> list[str]:
     return [f"{height}x{width}" for height, width in fitting]
 
 
-def _cost(shown: "Model", own: "Model", picture: Picture) -> str:
+def _cost(current: "Model", own: "Model", picture: Picture) -> str:
     """Say what the input costs, and what it does to the picture's shape."""
     from vitviz.zoo import input_cost
 
-    cost, usual = input_cost(shown), input_cost(own)
+    cost, usual = input_cost(current), input_cost(own)
     rows, cols = cost.grid
     words = tr(
         "{rows} × {cols} patches, {tokens:,} tokens", rows=rows, cols=cols, tokens=cost.tokens
@@ -175,7 +175,7 @@ def _cost(shown: "Model", own: "Model", picture: Picture) -> str:
                 ", and {factor:.2g} times as many attention weights",
                 factor=cost.attention / usual.attention,
             )
-    if shown.preprocess.crop_mode == "squash" and shown.preprocess.crop_pct == 1:
+    if current.preprocess.crop_mode == "squash" and current.preprocess.crop_pct == 1:
         shape = (cost.size[1] / cost.size[0]) / (picture.size[0] / picture.size[1])
         if abs(shape - 1) >= 0.005:
             wider = tr("wider") if shape > 1 else tr("narrower")
@@ -199,8 +199,8 @@ def choose_weights(place: DeltaGenerator | None, key: str, name: str) -> str:
     if settings.stored_text(key) == MIMETIC and not began:
         settings.change(**{key: RANDOM})
     # Nobody knows whether weights of a visitor's file were ever trained.
-    known = any(name == entry.name for entry in catalogue())
-    labels = {TRAINED: tr("trained") if known else tr("as saved"), RANDOM: tr("random")}
+    is_listed = any(name == entry.name for entry in catalogue())
+    labels = {TRAINED: tr("trained") if is_listed else tr("as saved"), RANDOM: tr("random")}
     label = tr("Weights") if key == "weights" else tr("Its weights")
     if began:
         labels |= {RANDOM: tr("plain"), MIMETIC: tr("mimetic")}

@@ -31,7 +31,7 @@ _STREAM = ("before", "after_attention", "after")
 def build_cards(of: Anatomy) -> list[dict[str, Any]]:
     """Return a card for each step of the picture's way through the model."""
     facts, steps = _step_facts(of), of.steps
-    known = explain_positions(of.model.name, position_encodings(of.model.part, of.model.layers))
+    reasons = explain_positions(of.model.name, position_encodings(of.model.part, of.model.layers))
     cards = []
     before: Box | None = None
     for number, (name, box) in enumerate(name_steps(steps).items()):
@@ -41,7 +41,7 @@ def build_cards(of: Anatomy) -> list[dict[str, Any]]:
         last = not any(b.name in ("positions",) for b in steps) and (
             number + 1 < len(steps) and bool(steps[number + 1].layers) and not box.layers
         )
-        where = f" {known[0].upper()}{known[1:]}." if last else ""
+        where = f" {reasons[0].upper()}{reasons[1:]}." if last else ""
         cards.append(
             {
                 "id": name,

@@ -52,7 +52,7 @@ _ALL_TO_ALL: tuple[_Figure, ...] = (  # these need the same tokens in each layer
 
 
 @dataclass(frozen=True, eq=False)
-class Captured:
+class CapturedPicture:
     """A capture in a report.
 
     Attributes
@@ -72,7 +72,7 @@ class Captured:
 
 
 def html(
-    captured: Sequence[Captured],
+    captured: Sequence[CapturedPicture],
     *,
     compared: "tuple[str, str, Sequence[go.Figure]] | None" = None,
     pause: Callable[[], object] = lambda: None,
@@ -81,7 +81,7 @@ def html(
 
     Parameters
     ----------
-    captured : sequence of Captured
+    captured : sequence of CapturedPicture
     compared : (finding, line, figures), optional
         The result of comparing them, in words and figures, and its provenance line. It comes first.
     pause : callable, optional
@@ -129,7 +129,7 @@ def html(
     return build_file(title, head + "".join(sections), body.components, body.figures, record)
 
 
-def _record(one: Captured) -> dict[str, Any]:
+def _record(one: CapturedPicture) -> dict[str, Any]:
     """Return `Activations.record` with the picture's name, and its file's digest if known."""
     record = one.acts.record
     record["picture"] = {**(record["picture"] or {}), "name": one.name}
@@ -180,7 +180,7 @@ class _Body:
         )
 
 
-def _picture_section(body: _Body, one: Captured, *, several: bool) -> str:
+def _picture_section(body: _Body, one: CapturedPicture, *, several: bool) -> str:
     model, acts, image = one.model, one.acts, one.image
     body.traits = traits(model, acts)
     width, height = acts.picture_size
@@ -237,6 +237,6 @@ def _weights_section(body: _Body, model: "Model", *, several: bool) -> str:
 
 def _mathml(equation: str) -> str:
     """Convert LaTeX to MathML, which browsers draw by themselves; each line becomes a block."""
-    known = equation.replace(r"\arg", r"\operatorname{arg}\,")
-    within = known.removeprefix(r"\begin{gathered}").removesuffix(r"\end{gathered}")
+    source = equation.replace(r"\arg", r"\operatorname{arg}\,")
+    within = source.removeprefix(r"\begin{gathered}").removesuffix(r"\end{gathered}")
     return "".join(convert(line.strip(), display="block") for line in within.split(r"\\"))

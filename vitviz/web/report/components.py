@@ -178,8 +178,8 @@ def build_file(
     modules, allowed = [], []
     for kind, each in components.items():
         if each:
-            shown = {name: _extract_photos(one, photos) for name, one in each.items()}
-            data[kind] = {"components": shown, "style": MODULES[kind].style()}
+            messages = {name: _extract_photos(one, photos) for name, one in each.items()}
+            data[kind] = {"components": messages, "style": MODULES[kind].style()}
             source = f"{MODULES[kind].script()}{_asset('page.built.js')}"
             modules.append(f'{source}await page.showAll("{kind}", component.default);\n')
     if figures:
@@ -196,8 +196,8 @@ def build_file(
         undrawn=tr(report_text.UNDRAWN),
         body=body,
         data="\n".join(
-            _json(*named)
-            for named in [
+            _json(*component)
+            for component in [
                 *data.items(),
                 ("photos", photos),
                 ("made-with", record or creation_record()),

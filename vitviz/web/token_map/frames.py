@@ -288,11 +288,11 @@ def capture_frames(
         layer = acts.layers[number]
         if layer.kind in ("global", "class"):
             attention = acts.attention(number)
-            shown = attention.mean(axis=0, keepdims=True) if mean else attention
-            return encode_frame(number, shown, len(layer.prefix), "share")
+            values = attention.mean(axis=0, keepdims=True) if mean else attention
+            return encode_frame(number, values, len(layer.prefix), "share")
         windows, attention = acts.layout(number), acts.attention_by_window(number)
-        shown = attention.mean(axis=1, keepdims=True) if mean else attention
-        return encode_window_frame(number, shown, windows.queries, windows.keys)
+        values = attention.mean(axis=1, keepdims=True) if mean else attention
+        return encode_window_frame(number, values, windows.queries, windows.keys)
 
     return [frame(number) for number in layers]
 

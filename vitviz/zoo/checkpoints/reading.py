@@ -181,10 +181,13 @@ def _open_all(path: Path, files: Sequence[Path], part: str | None) -> _Opened:
     stored: dict[str, _Stored] = {}
     contents = Contents({}, "", "")
     for file in files:
-        found = _open(file, part if len(files) == 1 else None)
-        if isinstance(found, Contents):
-            contents, found = found, _stored_tensors(file, found.tensors)
-        stored |= found
+        content = _open(file, part if len(files) == 1 else None)
+        if isinstance(content, Contents):
+            contents, content = (
+                content,
+                _stored_tensors(file, content.tensors),
+            )
+        stored |= content
     stored = {name: tensor for name, tensor in stored.items() if not name.endswith(_COMPUTED)}
     if len(files) > 1 or not contents.tensors:  # no model chosen yet
         whole = {name: torch.empty(shape, device="meta") for name, (shape, _) in stored.items()}
@@ -199,9 +202,9 @@ def _open_all(path: Path, files: Sequence[Path], part: str | None) -> _Opened:
     return contents.part, contents.prefix, left_out, stored
 
 
-def _choose_model(path: Path, found: Any, part: str | None) -> Contents | None:
+def _choose_model(path: Path, content: Any, part: str | None) -> Contents | None:
     try:
-        return contents_of(found, part)
+        return contents_of(content, part)
     except ValueError as error:
         raise CheckpointError("{file}: {error}.", file=path.name, error=error) from error
 
@@ -238,12 +241,12 @@ def _open(path: Path, part: str | None) -> Contents | dict[str, _Stored]:
 
 def digest_of(files: Sequence[Path]) -> str:
     """Return the first digits of the sha256 of the bytes of all files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as data:
             while chunk := data.read(2**20):
-                found.update(chunk)
-    return found.hexdigest()[:12]
+                digest.update(chunk)
+    return digest.hexdigest()[:12]
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -343,7 +346,7 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
 
 
 def _open_npz(path: Path) -> dict[str, _Stored]:
-    found: dict[str, _Stored] = {}
+    arrays: dict[str, _Stored] = {}
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if len(entries) > MAX_ENTRIES:
@@ -361,8 +364,8 @@ def _open_npz(path: Path) -> dict[str, _Stored]:
                     raise _other_kind(path, name, dtype.name)
                 if file.tell() + claimed != entry.file_size:
                     raise _wrong_size(path, name)
-            found[name] = (shape, lambda entry=entry: _read_npy(path, entry))
-    return found
+            arrays[name] = (shape, lambda entry=entry: _read_npy(path, entry))
+    return arrays
 
 
 def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
