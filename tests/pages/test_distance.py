@@ -400,7 +400,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     serve("plain")
     forget()
     monkeypatch.setattr(
-        "vitviz.activations.recorder.explain_row_mismatches",
+        "vitviz.activations.batches.explain_row_mismatches",
         lambda read, pictures: iter([[(SENTENCE, 1.0)] * pictures] * len(read)),
     )
     at = opened("distance")

@@ -18,30 +18,40 @@ if TYPE_CHECKING:
     from ..inspection import Measurements
 
 
+PIECE = 1 << 24  # bytes
+
+
 class Arena:
-    """One piece of memory, allocated at once, into which a large capture is copied.
+    """Memory, allocated at once, into which a large capture is copied.
 
     It is handed out from beginning to end and freed as a whole. Tensors kept where the model made
     them leave gaps that its next tensors do not fit into: the process then takes a quarter more
-    memory than it keeps.
+    memory than it keeps. Its pieces are small enough for malloc to reuse them for the next arena:
+    the system would clear every page of a new one, which took 4 % of a capture of DINOv2-S at
+    518 px.
     """
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self._numbers = torch.empty(size, dtype=torch.uint8).view(dtype)
-        self._used = 0  # pages beyond were never written, and take no memory
+        pieces = [torch.empty(PIECE, dtype=torch.uint8) for _ in range(-(-size // PIECE))]
+        self._pieces = [piece.view(dtype) for piece in pieces]
+        self._used = 0  # of the first piece; pages beyond were never written, and take no memory
+        self._unused = 0  # bytes of earlier pieces
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor into the arena, or elsewhere if it does not fit."""
-        start, end = self._used, self._used + tensor.numel()
-        if tensor.dtype != self._numbers.dtype or end > len(self._numbers):
+        if len(self._pieces) > 1 and self._used + tensor.numel() > len(self._pieces[0]):
+            self._unused += self._pieces.pop(0)[self._used :].nbytes
+            self._used = 0
+        piece, start, end = self._pieces[0], self._used, self._used + tensor.numel()
+        if tensor.dtype != piece.dtype or end > len(piece):
             return tensor.clone()
         self._used = end
-        return self._numbers[start:end].view(tensor.shape).copy_(tensor)
+        return piece[start:end].view(tensor.shape).copy_(tensor)
 
     @property
     def unused(self) -> int:
-        """Number of bytes that hold no tensor."""
-        return self._numbers[self._used :].nbytes
+        """Number of bytes that hold no tensor, beside pieces without any."""
+        return self._unused + self._pieces[0][self._used :].nbytes
 
 
 class Batch:

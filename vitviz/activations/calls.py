@@ -178,7 +178,7 @@ def _explain(layer: Layer, error: float, largest: float, half: bool) -> Message 
     )
 
 
-BLOCK = 1 << 18  # numbers computed at a time, which fit into the processor's cache
+BLOCK = 3 << 17  # numbers computed at a time; fastest of 2^17 to 2^20 for ViT-Ti, B and S/14
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,11 +151,11 @@ def _capture_batch(
         size = check_memory(model, len(pictures))
         images = [prepare(model, each) for each in pictures]
         x = model.to_device(torch.stack([fill_patches(model, each.x, edits) for each in images]))
+        reuse_freed_memory(2 * size)
         # A device's allocator does not fragment, and would commit the whole arena at once.
         large = size > LARGE * len(images) and model.device.type == "cpu"
         arena = Arena(size, x.dtype) if large else None
         recorder = AttentionRecorder(model, len(images), arena, edits, progress)
-        reuse_freed_memory(2 * size)
         output = run_recorded(model, x, recorder)
         with torch.inference_mode():
             batch = recorder.batch()
