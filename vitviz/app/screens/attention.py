@@ -51,12 +51,13 @@ def page(view: View) -> Data | None:
         if guess is None:
             return Data(lambda: [], hidden=True)
     counts = choose_counts(view)
+    frames = _frames(view, counts)  # first: they may be too large
     if acts.all_to_all:
         draw_finding(_pattern(view) if counts != "output" else _sinks(view))
     with places().stage:
         token_map(
             view,
-            _frames(view, counts),
+            frames,
             name="attention",
             kind="share",
             strip="heads",
