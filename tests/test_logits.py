@@ -7,12 +7,16 @@ import pytest
 import timm
 import torch
 from examples import picture
+from numpy.testing import assert_allclose
+from torch import Tensor
+from torch.nn import functional as F
 
 import vitviz
 from vitviz import ModelError, MuteHeads, capture
 from vitviz.activations.targets import Question
 from vitviz.attribution import direct_logit_attribution
 from vitviz.attribution.logits import _read_linearly
+from vitviz.attribution.outputs import hold_scale
 
 SMALL: dict[str, Any] = dict(img_size=(48, 64), num_classes=7)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -96,3 +100,13 @@ def test_a_head_that_is_not_linear_is_refused() -> None:
 def test_a_token_is_no_sum_of_parts() -> None:
     with pytest.raises(ValueError, match="a class or a vector"):
         direct_logit_attribution(watched("class token"), picture(), lambda output: output[0])
+
+
+@pytest.mark.parametrize("eps", [None, 0.0, 0.5])
+def test_a_norm_with_its_own_factor_held_is_that_norm(eps: float | None) -> None:
+    x, weight, bias = (torch.randn(*shape, 6) for shape in ((4, 7), (7,), (7,)))
+    centred = dict(weight=weight, bias=bias) | ({} if eps is None else dict(eps=eps))
+    options: Any
+    for norm, options in ((F.layer_norm, centred), (F.rms_norm, dict(weight=weight, eps=eps))):
+        held = hold_scale(Tensor.detach, norm, x, (7, 6), **options)
+        assert_allclose(held, norm(x, (7, 6), **options), atol=1e-5)

@@ -22,7 +22,7 @@ from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.memory import gradient_bytes, require_memory
 from ..model.recording import Recorder
-from .outputs import output_question, output_value, sum_over_patches
+from .outputs import hold_scale, output_question, output_value, sum_over_patches
 
 
 @own_precision()
@@ -244,17 +244,9 @@ class _Rules(TorchFunctionMode):
         ratio = torch.where(x == 0, 0, value / torch.where(x == 0, 1, x))
         return _with_gradient_of(value, x * ratio.detach())
 
-    def _norm(self, func: Any, x: Tensor, shape: Any, *args: Any, **kwargs: Any) -> Tensor:
-        def scale_held(weight: Any = None, bias: Any = None, eps: float | None = None) -> Tensor:
-            axes = tuple(range(-len(shape), 0))
-            is_centred = func is F.layer_norm
-            centred = x - x.mean(axes, keepdim=True) if is_centred else x
-            eps = eps or (1e-5 if is_centred else torch.finfo(x.dtype).eps)
-            y = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
-            return y if weight is None else y * weight
-
-        value = func(x, shape, *args, **kwargs)
-        return _with_gradient_of(value, scale_held(*args, **kwargs))
+    def _norm(self, func: Any, *args: Any, **kwargs: Any) -> Tensor:
+        value = func(*args, **kwargs)
+        return _with_gradient_of(value, hold_scale(Tensor.detach, func, *args, **kwargs))
 
     def _group_norm(
         self, func: Any, x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: Any = 0

@@ -15,6 +15,7 @@ from ..model import Model
 from ..model.devices import TOLERANCE
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
+from .outputs import hold_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,24 +165,7 @@ class _HoldNorms(TorchFunctionMode):
             return x * self._hold_factor(func(*args, **kwargs).norm(dim=-1, keepdim=True) / length)
         if func not in (F.layer_norm, F.rms_norm):
             return func(*args, **kwargs)
-        return self._normalise(func is F.layer_norm, *args, **kwargs)
-
-    def _normalise(
-        self,
-        is_centred: bool,
-        x: Tensor,
-        shape: Any,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float | None = None,
-    ) -> Tensor:
-        axes = tuple(range(-len(shape), 0))
-        centred = x - x.mean(axes, keepdim=True) if is_centred else x
-        if eps is None:
-            eps = 1e-5 if is_centred else torch.finfo(x.dtype).eps
-        y = centred * self._hold_factor((centred.square().mean(axes, keepdim=True) + eps).rsqrt())
-        y = y if weight is None else y * weight
-        return y if bias is None else y + bias
+        return hold_scale(self._hold_factor, func, *args, **kwargs)
 
     def _hold_factor(self, factor: Tensor) -> Tensor:
         """Return the factor of the first pass, also in the second one."""

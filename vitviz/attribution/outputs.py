@@ -1,5 +1,6 @@
 """Target, value and sums over patches, for the methods that explain an output of the model."""
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -123,6 +124,26 @@ def output_value(question: Question, output: Tensor) -> Tensor:
     """Return the target's value for the output (K,) of a pass."""
     result = PassResult(output.float(), output, lambda: output, np.empty(0, int))
     return question.value(result, None)
+
+
+def hold_scale(
+    hold: Callable[[Tensor], Tensor],
+    norm: Callable[..., Tensor],
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Compute `F.layer_norm` or `F.rms_norm` with the factor that `hold` makes of its own."""
+    axes = tuple(range(-len(shape), 0))
+    is_centred = norm is F.layer_norm
+    centred = x - x.mean(axes, keepdim=True) if is_centred else x
+    if eps is None:
+        eps = 1e-5 if is_centred else torch.finfo(x.dtype).eps
+    y = centred * hold((centred.square().mean(axes, keepdim=True) + eps).rsqrt())
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
 
 
 def sum_over_patches(model: Model, pixels: Tensor) -> np.ndarray:
