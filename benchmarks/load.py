@@ -69,7 +69,7 @@ from PIL import Image
 
 import vitviz
 from vitviz.app.pages import PAGES
-from vitviz.app.shared.limits import MAX_WAITING
+from vitviz.app.shared.limits import MAX_WAITING_VISITORS
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web.token_map import encode_frame
 from vitviz.zoo.checkpoints import shipped_names
@@ -466,7 +466,7 @@ def limits(sessions: int) -> bool:
             f"at most {INSIDE} inside, and {sessions} let in in order": crowd(server, sessions),
             f"{UPLOADS} uploads of one visitor": flood(server),
             f"{SECONDS} seconds of one visitor, and others are served": greed(server),
-            f"{INSIDE + MAX_WAITING} pages open": siege(server),
+            f"{INSIDE + MAX_WAITING_VISITORS} pages open": siege(server),
         }
     for what, held in tried.items():
         print(f"{'held' if held else 'BROKEN'}: {what}")
@@ -566,14 +566,14 @@ def siege(server: Server) -> bool:
     with ExitStack() as leaving:
         opened = 0
         with suppress(InvalidStatus):
-            while opened < 2 * MAX_WAITING:
+            while opened < 2 * MAX_WAITING_VISITORS:
                 address = f"192.0.2.{opened}"
                 leaving.enter_context(Visitor(server.url, address=address)).ask()
                 opened += 1
     time.sleep(3)
     print(f"{opened} pages could be opened; peak {memory(server.pid, 'VmHWM'):.0f} MB")
     with Visitor(server.url, address="203.0.113.4") as visitor:
-        return opened <= INSIDE + MAX_WAITING and visitor.run().codes.size > 0
+        return opened <= INSIDE + MAX_WAITING_VISITORS and visitor.run().codes.size > 0
 
 
 def walks(counts: list[int], cache: int) -> bool:

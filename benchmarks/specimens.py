@@ -23,7 +23,7 @@ import vitviz
 from vitviz import attribution, inspection, intervention
 from vitviz.model import Preprocessing
 from vitviz.training import RECIPES, Recipe, build, grow
-from vitviz.training.data import MEAN, SIDE, STD, THINGS_MEAN, THINGS_STD
+from vitviz.training.data import CIFAR_SIDE, MEAN, STD, THINGS_MEAN, THINGS_STD
 from vitviz.training.loop import AVERAGE
 from vitviz.vit import VisionTransformer
 
@@ -81,7 +81,7 @@ def of_run(folder: Path) -> tuple[vitviz.Model, Recipe, str]:
         input_size=(side, side),
         mean=THINGS_MEAN if things else MEAN,
         std=THINGS_STD if things else STD,
-        detail=1.0 if things else min(1.0, SIDE / side),
+        detail=1.0 if things else min(1.0, CIFAR_SIDE / side),
     )
     name = recipe.model
     trained = vitviz.Model(

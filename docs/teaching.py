@@ -17,7 +17,7 @@ import mistakes
 
 from vitviz.cli.lesson import MORE_MODELS, READY
 from vitviz.common import DEFAULT_MODEL
-from vitviz.text.lessons import LESSONS, link, settings_of
+from vitviz.text.lessons import LESSONS, lesson_link, settings_of
 
 HERE = Path(__file__).parent
 GUIDE, SHEET = HERE / "teaching.md", HERE / "worksheet.md"
@@ -82,7 +82,7 @@ def texts() -> dict[Path, str]:
         minutes=lesson_minutes(),
         asked=settings_of,
         said=answers.final_sentences,
-        link=lambda which, step=1: f"{SERVER}/{link(which, step)}",
+        lesson_link=lambda which, step=1: f"{SERVER}/{lesson_link(which, step)}",
         server=SERVER,
         model=DEFAULT_MODEL,
         more_models=MORE_MODELS,
@@ -94,7 +94,7 @@ def texts() -> dict[Path, str]:
     }
     for which, lesson in enumerate(LESSONS, 1):
         for step in range(1, len(lesson.steps) + 1):
-            if f"({SERVER}/{link(which, step)})" not in pages[GUIDE]:
+            if f"({SERVER}/{lesson_link(which, step)})" not in pages[GUIDE]:
                 raise ValueError(f"The guide does not answer step {which}.{step}.")
     return pages
 

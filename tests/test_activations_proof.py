@@ -371,7 +371,7 @@ def test_attention_is_the_same_in_blocks_of_any_size(
     acts = capture(model, picture())
     expected = [acts.attention(layer) for layer in range(acts.depth)]
     for block in (1, 60, 10**9):
-        monkeypatch.setattr(calls, "BLOCK", block)
+        monkeypatch.setattr(calls, "BLOCK_NUMBERS", block)
         for layer, attention in enumerate(expected):
             assert_allclose(acts.attention(layer), attention, atol=1e-6)
 

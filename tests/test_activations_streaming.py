@@ -57,7 +57,7 @@ def test_measurements_of_blocks_equal_those_of_whole_layers(
 ) -> None:
     acts, expected = sharp(name)
     assert expected.entropy.mean() < np.log2(len(expected.rollout)) - 0.1
-    monkeypatch.setattr(calls, "BLOCK", block)
+    monkeypatch.setattr(calls, "BLOCK_NUMBERS", block)
     found = measured(acts, whole=False)
     for field in fields(found):
         some, all_ = getattr(found, field.name), getattr(expected, field.name)

@@ -416,7 +416,7 @@ def test_every_box_of_a_layer_equals_what_hooks_see(name: str, layer: int) -> No
         else:
             close(box, expected[box.name])
     for head in range(len(q)):
-        own = anatomy.scores(acts, layer, head)
+        own = anatomy.head_scores(acts, layer, head)
         for values, wanted in zip(own, (products[head], scaled[head]), strict=True):
             assert_allclose(values, wanted, rtol=1e-4, atol=1e-5 * wanted.abs().max())
         assert_allclose(acts.attention(layer)[head], scaled[head].softmax(-1), atol=1e-5)

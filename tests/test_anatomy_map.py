@@ -24,7 +24,7 @@ from vitviz.web.anatomy_map import (
     Anatomy,
     compute_anatomy,
     layer_message,
-    pack_stack,
+    pack_numbers,
     steps_message,
     token_name,
 )
@@ -204,7 +204,7 @@ def test_scores_have_their_scale_and_bias_and_their_softmax_is_the_attention(
 ) -> None:
     for one, state, shown in shown_at(box, name):
         head, query, key = state["head"], state["query"], state["key"]
-        products, scores = (both[query] for both in anatomy.scores(one.acts, LAYER, head))
+        products, scores = (both[query] for both in anatomy.head_scores(one.acts, LAYER, head))
         shares = one.acts.attention(LAYER)[head, query]
         scale, bias = one.acts.score_terms(LAYER)
         q, k = one.acts.queries(LAYER)[head, query], one.acts.keys(LAYER)[head, key]
@@ -213,7 +213,7 @@ def test_scores_have_their_scale_and_bias_and_their_softmax_is_the_attention(
             (grid,) = shown.of("grid")
             whole = one.acts.attention(LAYER)[head]
             if box == "scores":
-                whole = anatomy.scores(one.acts, LAYER, head)[1]
+                whole = anatomy.head_scores(one.acts, LAYER, head)[1]
             cells = np.reshape(grid["values"], (-1, grid["cols"]))
             assert_allclose(cells, whole, atol=6 * HALF * float(np.abs(whole).max()) + 1e-7)
             assert (grid["mark"], grid["key"]) == (query, key)
@@ -507,7 +507,7 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
 
 def test_numbers_in_half_precision_are_those_that_were_sent_the_smallest_too() -> None:
     values = np.array([[6e-8, -5.9e-6, 1e-5, 6.2e-5, 1.5, -65504.0, 1e6, 0.0]], np.float32)
-    sent = pack_stack("x", {"exact": values}, {"before": values, "half": values})
+    sent = pack_numbers("x", {"exact": values}, {"before": values, "half": values})
     stack, numbers = sent.pop("stack"), {name: part.tolist() for name, part in sent.items()}
     found = evaluate(
         "((all) => ['exact', 'half'].map((name) => [...all.get(name).row(0)]))"

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from vitviz.app.shared.classroom import MAX_GUESSES, Question, Room
+from vitviz.app.shared.classroom import MAX_GUESSES, PredictionQuestion, Room
 from vitviz.text import guesses as text
 
-FIRST, SECOND = (Question("attention", "a model", layer) for layer in (1, 2))
+FIRST, SECOND = (PredictionQuestion("attention", "a model", layer) for layer in (1, 2))
 
 
 def test_a_pin_has_the_next_number_and_a_release_counts_once() -> None:
@@ -46,7 +46,7 @@ def test_guesses_are_those_of_the_question_that_is_asked() -> None:
 
 
 @pytest.mark.parametrize("then", [SECOND, None])
-def test_another_question_forgets_guesses_and_hides_them(then: Question | None) -> None:
+def test_another_question_forgets_guesses_and_hides_them(then: PredictionQuestion | None) -> None:
     room = Room()
     room.ask(FIRST)
     room.guess(FIRST, "a", 5)

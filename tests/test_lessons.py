@@ -23,7 +23,7 @@ from vitviz.common import SMALL_MODEL
 from vitviz.common.files import assets
 from vitviz.common.language import use_language
 from vitviz.intervention.equivariance import shuffle_patches
-from vitviz.text.lessons import LESSONS, link, parse_step, settings_of
+from vitviz.text.lessons import LESSONS, lesson_link, parse_step, settings_of
 from vitviz.zoo import TOYS
 
 STEPS = [
@@ -46,7 +46,7 @@ def test_seven_lessons_have_sixteen_steps_and_take_ten_minutes_at_most() -> None
 
 @pytest.mark.parametrize(("number", "step"), STEPS)
 def test_a_link_holds_the_whole_view_and_names_its_step(number: int, step: int) -> None:
-    parts = urlparse(link(number, step))
+    parts = urlparse(lesson_link(number, step))
     held = {name: value for name, (value,) in parse_qs(parts.query).items()}
     assert parts.path in PAGES
     assert held == settings_of(number, step)

@@ -99,7 +99,7 @@ def test_every_part_says_of_what_it_is() -> None:
         "They are alike.",
         f"{width} × {height} pixels. SHA-256 ab12 ",
         text.WEIGHTS_DIGEST.format(sha256=acts.record["weights_sha256"]),
-        text.EXPERIMENTS,
+        text.NO_EXPERIMENTS,
         text.OPENED.format(layer=acts.depth),
         f"Attention of layer {acts.depth}, head 1 by distance",
     ):

@@ -235,7 +235,7 @@ def test_a_visitor_computes_so_many_seconds_an_hour(coming: Callable[..., Visito
 def test_nobody_waits_where_too_many_do(
     server: Server, coming: Callable[..., Visitor], tmp_path: pytest.TempPathFactory
 ) -> None:
-    waiting = [coming(41 + number) for number in range(2 + limits.MAX_WAITING)]
+    waiting = [coming(41 + number) for number in range(2 + limits.MAX_WAITING_VISITORS)]
     with pytest.raises(InvalidStatus) as caught:
         coming(40)
     assert caught.value.response.status_code == 403

@@ -17,8 +17,8 @@ from vitviz import capture
 from vitviz.common.language import as_percent
 from vitviz.web.token_map import (
     Frame,
-    Kind,
-    Shape,
+    MapKind,
+    MapShape,
     capture_frames,
     capture_view,
     encode_frame,
@@ -39,12 +39,12 @@ def run() -> Node:
     return partial(evaluate, modules=("token_map/maps", "token_map/keys"))
 
 
-def shape(prefix: tuple[str, ...] = (), heads: int = 2, **options: Any) -> Shape:
+def shape(prefix: tuple[str, ...] = (), heads: int = 2, **options: Any) -> MapShape:
     options = {"key_grid": GRID, "key_crop": CROP} | options
-    return Shape(grid=GRID, crop=CROP, prefix=prefix, home=-1, heads=heads, **options)
+    return MapShape(grid=GRID, crop=CROP, prefix=prefix, home=-1, heads=heads, **options)
 
 
-def stack_of(frame: Frame, shape: Shape, kind: Kind = "share") -> dict[str, Any]:
+def stack_of(frame: Frame, shape: MapShape, kind: MapKind = "share") -> dict[str, Any]:
     """What `Stack` is made of, as JSON can hold it."""
     sent = pack_stack("id", [frame], [shape], kind, "")
     return {name: part if name == "stack" else part.tolist() for name, part in sent.items()}
@@ -66,7 +66,7 @@ def windowed() -> tuple[Frame, np.ndarray]:
     return encode_window_frame(0, values, queries, keys), whole
 
 
-def kinds_of_frames() -> dict[str, tuple[Frame, np.ndarray, Shape]]:
+def kinds_of_frames() -> dict[str, tuple[Frame, np.ndarray, MapShape]]:
     """Frames with what they hold, (heads, queries, keys), and where their tokens lie."""
     plain, pooled, windows = attention(22, 22), attention(20, 6), windowed()
     return {

@@ -293,7 +293,7 @@ def test_what_is_drawn_has_the_colour_of_its_number_and_marks_what_was_chosen(
     np.testing.assert_allclose(saved_frame()[::2], (370 * left, 370 / 4))
 
     go(shown, "scores")
-    scores = anatomy.scores(acts, LAYER, HEAD)[1][TOKEN]
+    scores = anatomy.head_scores(acts, LAYER, HEAD)[1][TOKEN]
     assert scores.min() < 0 < scores.max()
     key = PREFIX + int(acts.attention(LAYER)[HEAD, TOKEN, PREFIX:].argmax())
     bars = items.nth(3)
@@ -351,7 +351,7 @@ def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
     go(page, "attention")
     assert marked("query") == [5]
     rows.nth(2).locator("td").nth(7).click()
-    scores, shares = anatomy.scores(acts, LAYER, HEAD)[1], acts.attention(LAYER)[HEAD]
+    scores, shares = anatomy.head_scores(acts, LAYER, HEAD)[1], acts.attention(LAYER)[HEAD]
     assert scores.min() < 0 < scores.max()
     for step, values, error in (("scores", scores, 0.06), ("attention", 100 * shares, 0.51)):
         go(page, step)

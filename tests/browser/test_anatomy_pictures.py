@@ -99,7 +99,7 @@ def test_the_scene_is_saved_with_the_numbers_of_the_capture(
     shares = acts.attention(LAYER)[HEAD, QUERY_TOKEN]
     key = 1 + int(shares[1:].argmax())
     q, k = acts.queries(LAYER)[HEAD, QUERY_TOKEN], acts.keys(LAYER)[HEAD, key]
-    scores = anatomy.scores(acts, LAYER, HEAD)[1][QUERY_TOKEN]
+    scores = anatomy.head_scores(acts, LAYER, HEAD)[1][QUERY_TOKEN]
     for label, bare in (("SVG, with title", False), ("SVG, bare, transparent", True)):
         name, file = saved(shown, menu, label)
         assert name.endswith("_bare.svg" if bare else "_layer_2_row_3_column_6.svg")

@@ -12,7 +12,7 @@ import pytest
 
 from vitviz.app.pages import PAGES
 from vitviz.text import glossary
-from vitviz.text.lessons import LESSONS, link
+from vitviz.text.lessons import LESSONS, lesson_link
 
 from .axe import expect_no_violation
 from .conftest import HEIGHT, WIDTH, Scheme, Server, watched
@@ -486,7 +486,7 @@ def test_it_fits_the_window_and_looks_as_it_should_for_a_presenter(
 def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
     lesson: int, step: int, page: "Page", server: Server
 ) -> None:
-    opened(page, server, link(lesson, step))
+    opened(page, server, lesson_link(lesson, step))
     name = f"lesson_{lesson}.{step}"
     end, strip = box(page, PROVENANCE)["top"], box(page, ".st-key-lesson")
     assert page.locator(".st-key-lesson").get_by_role("button").count() >= 2

@@ -17,7 +17,7 @@ from PIL import Image
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.web.token_map import (
     Frame,
-    Shape,
+    MapShape,
     encode_frame,
     encode_window_frame,
     pack_stack,
@@ -85,18 +85,18 @@ def as_text(array: np.ndarray) -> tuple[str, str]:
     return kinds[array.dtype.name], base64.b64encode(array.tobytes()).decode()
 
 
-def sent_stack(frames: list[Frame], shapes: list[Shape], kind: Any) -> Any:
+def sent_stack(frames: list[Frame], shapes: list[MapShape], kind: Any) -> Any:
     """What the server sends, its tables as base64."""
     image = Image.new("RGB", SIZE, (120, 120, 120))
     stack = pack_stack("known", frames, shapes, kind, photo_url(image))
     return {name: value if name == "stack" else as_text(value) for name, value in stack.items()}
 
 
-def shape_of(values: np.ndarray, grid: tuple[int, int] = GRID, kind: Any = "share") -> Shape:
+def shape_of(values: np.ndarray, grid: tuple[int, int] = GRID, kind: Any = "share") -> MapShape:
     """Of maps of every token of one grid."""
     tokens = values.shape[-1]
     prefix = ("CLS", "REG1")[: tokens - grid[0] * grid[1]]
-    return Shape(
+    return MapShape(
         grid=grid,
         key_grid=grid,
         crop=CROP,
@@ -899,8 +899,8 @@ def pooled() -> tuple[Frame, np.ndarray]:
     return encode_window_frame(1, values, np.arange(140)[None], np.arange(35)[None]), values[0]
 
 
-def patches_shape(heads: int, keys: tuple[int, int] = FINE, **options: Any) -> Shape:
-    return Shape(
+def patches_shape(heads: int, keys: tuple[int, int] = FINE, **options: Any) -> MapShape:
+    return MapShape(
         grid=FINE,
         key_grid=keys,
         crop=CROP,

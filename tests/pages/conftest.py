@@ -85,8 +85,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
 
     def show(kind: str, **options: Any) -> Model:
         model = _small(kind, **options)
-        monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
-        monkeypatch.setattr(models, "random_kernel", lambda model: model.patch_kernel)
+        monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
+        monkeypatch.setattr(models, "cached_random_kernel", lambda model: model.patch_kernel)
         return model
 
     return show
@@ -123,9 +123,9 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     few = {name: pictures.samples()[name] for name in (pictures.DEFAULT, "dog", "cat")}
     for module in (pictures, results):
         monkeypatch.setattr(module, "samples", lambda: few)
-    results.captures.clear()
+    results.capture_cache.clear()
     yield
-    results.captures.clear()
+    results.capture_cache.clear()
 
 
 MAXXVIT: dict[str, Any] = dict(

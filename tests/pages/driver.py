@@ -72,7 +72,7 @@ def forget() -> None:
     """Empty the caches that sessions share, but for what is of shipped models: others that tests
     make and prepare may have the name of another."""
     shipped = {*shipped_names(), "photo"}
-    for shared in (models.cache(), results.captures()):
+    for shared in (models.cache(), results.capture_cache()):
         keys: list[Any] = list(shared._values)  # tuples
         for key in keys:
             if shipped.isdisjoint(key) or "profiles" in key:

@@ -231,7 +231,7 @@ def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
     assert [*shapes["where"].unique()] == ["the picture's way", "layer 2"]
     assert_allclose(strips["q"], acts.queries(1)[2, 9], rtol=1e-5)
     assert_allclose(strips["k"], acts.keys(1)[2, 4], rtol=1e-5)
-    scores = anatomy.scores(acts, 1, 2)[1][9]
+    scores = anatomy.head_scores(acts, 1, 2)[1][9]
     assert strips["product"].sum() / np.sqrt(8) == pytest.approx(scores[4], rel=1e-4)
     assert_allclose(row["score"], scores, rtol=1e-4)
     assert_allclose(row["share, %"], 100 * acts.attention(1)[2, 9], rtol=1e-4)
@@ -263,7 +263,7 @@ def test_the_number_of_patches_chooses_between_two_shipped_models() -> None:
 
 def test_other_patch_sizes_cost_what_they_cost() -> None:
     data = shown(opened("anatomy", model="vitviz_tiny_cifar10"))["costs"]
-    rows, cols = models.load("vitviz_tiny_cifar10").layers[0].query_grid
+    rows, cols = models.load_by_name("vitviz_tiny_cifar10").layers[0].query_grid
     for side, tokens, pairs, _ in data["rows"]:
         count = (rows * 4 // int(side)) * (cols * 4 // int(side))
         assert tokens == f"{count:,}"
@@ -286,7 +286,7 @@ def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
 
 
 def test_every_step_and_box_has_its_words() -> None:
-    for words in (*text.STEPS.values(), *encoder_layer.BOXES.values()):
+    for words in (*text.STEP_TEXTS.values(), *encoder_layer.BOXES.values()):
         assert words.title
         assert 0 <= words.equation <= 4
     assert {"before", "after_attention", "after"} == set(encoder_layer.CLOSED)

@@ -22,7 +22,7 @@ def model_of(answers: Any) -> Model:
 
 
 def opened_with(model: Model, monkeypatch: pytest.MonkeyPatch, *page: str, **query: str) -> AppTest:
-    monkeypatch.setattr(models, "load", lambda *_: model)
+    monkeypatch.setattr(models, "load_by_name", lambda *_: model)
     return opened(*page, **query)
 
 

@@ -124,7 +124,7 @@ def test_threads_that_ask_for_one_key_make_it_once() -> None:
 
 
 def test_who_waits_for_another_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitviz.app.shared.cache.TICK", 0.01)
+    monkeypatch.setattr("vitviz.app.shared.cache.WAITING_TICK", 0.01)
     cache, make = LRUCache(100), Maker(wait=0.3)
 
     def stop() -> None:

@@ -150,8 +150,8 @@ def test_a_map_of_what_is_added_does_not_speak_of_attention(counts: str) -> None
     assert message["titles"]["row"] == "What is added to it"
     assert message["titles"]["column"] == "What it adds to others"
     assert not message["matrix"]  # which is A
-    acts = capture(models.load(SHIPPED), pictures.sample(pictures.DEFAULT).image)
-    keys = acts.sinks(models.load(SHIPPED), acts.depth - 1)
+    acts = capture(models.load_by_name(SHIPPED), pictures.sample(pictures.DEFAULT).image)
+    keys = acts.sinks(models.load_by_name(SHIPPED), acts.depth - 1)
     sinks = findings.sinks(acts.depth, keys, acts.grid[1], acts.layers[-1].prefix)
     layers = range(1, acts.depth + 1)
     patterns = [

@@ -225,7 +225,7 @@ def test_who_sits_at_the_machine_is_a_teacher(
 
 @pytest.mark.parametrize(
     ("key", "expected"),
-    [(visitors.KEY, True), (visitors.KEY[:-1], False), ("", False), ("é", False)],
+    [(visitors.LINK_KEY, True), (visitors.LINK_KEY[:-1], False), ("", False), ("é", False)],
     ids=["whole", "cut off", "none", "another"],  # the key is another in each process
 )
 def test_who_has_the_key_is_a_teacher(key: str, expected: bool, came: Came) -> None:

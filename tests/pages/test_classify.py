@@ -37,7 +37,7 @@ from vitviz.text.class_names import common_names
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    results.captures.clear()  # what one test has measured is drawn at once in the next
+    results.capture_cache.clear()  # what one test has measured is drawn at once in the next
 
 
 PATCHES, ANSWER, HEADS = 0, 1, 2
@@ -288,7 +288,7 @@ def test_the_page_says_what_the_answer_cannot_say_and_how_far_it_can_be_relied_o
     listed = next(frame.value for frame in many.dataframe if "also called" in frame.value)
     assert listed.to_numpy().tolist() == [["red panda", "lesser panda"]]
     assert "trained on the last layer only" in prose(at)
-    assert "test pictures, " not in prose(at) or models.load(LITTLE).grades is not None
+    assert "test pictures, " not in prose(at) or models.load_by_name(LITTLE).grades is not None
     rates: Mapping[Grade, float] = {
         "confident": 0.91,
         "unsure": 0.62,
@@ -300,7 +300,7 @@ def test_the_page_says_what_the_answer_cannot_say_and_how_far_it_can_be_relied_o
         (1.01, 1.02): "**Weak answer.** It has less than 101 %. On 10,000 test pictures, 17 % of",
     }.items():
         grades = Grades(low, high, rates, 10_000)
-        monkeypatch.setattr(models.load(LITTLE), "grades", grades)
+        monkeypatch.setattr(models.load_by_name(LITTLE), "grades", grades)
         at = opened("classify", model=LITTLE)
         assert said in prose(at)
         assert "it can be confident and wrong" in prose(at)
@@ -372,7 +372,7 @@ def test_a_head_that_decides_is_offered_and_where_none_does_it_is_said(
     assert address(at)["muted"] == "2.3"
 
     effects[:] = logits  # none decides
-    results.captures.clear()
+    results.capture_cache.clear()
     at = opened("classify")
     at.button(key="run head effects").click().run()
     assert f"heads leaves the answer at **output {answer}**" in prose(at)
@@ -381,7 +381,7 @@ def test_a_head_that_decides_is_offered_and_where_none_does_it_is_said(
 
 def test_probabilities_are_worked_out_from_logits() -> None:
     at = opened("classify")
-    model = models.load(SHIPPED)
+    model = models.load_by_name(SHIPPED)
     logits = of_sample(model).logits
     assert logits is not None
     (table,) = [table.value for table in at.table]

@@ -57,7 +57,7 @@ def opened_with_data(page: str, **link: str) -> AppTest:
 def acts_of(
     name: str = SHIPPED, weights: str = "trained", picture: str = pictures.DEFAULT
 ) -> Activations:
-    return capture(models.load(name, weights), pictures.sample(picture).image)
+    return capture(models.load_by_name(name, weights), pictures.sample(picture).image)
 
 
 def frames(at: AppTest, which: int) -> np.ndarray:
@@ -457,7 +457,7 @@ def test_both_maps_can_count_what_the_keys_add() -> None:
     assert_works(at)
     columns = []
     for which, weights in enumerate(("trained", "random")):
-        model = models.load(SMALL_MODEL, weights)
+        model = models.load_by_name(SMALL_MODEL, weights)
         acts = of_sample(model)
         matrix = acts.carried(model, 2).by_head
         wanted = matrix / matrix.sum(axis=2, keepdims=True)
@@ -508,7 +508,7 @@ def test_the_effects_of_heads_and_of_layers_are_those_of_the_library() -> None:
     driver.forget()
     assert not [each for each in opened("compare").button if each.key == "run patching"]
     at = exchange(patched())
-    model = models.load(SMALL_MODEL)
+    model = models.load_by_name(SMALL_MODEL)
     pair = [(*images("dog", "bison"),)]
     heads = intervention.patch_heads(model, pair).mean
     together = intervention.patch_heads(model, pair, together=True).mean
@@ -542,7 +542,7 @@ def test_pairs_have_an_interval_and_leave_out_those_of_one_answer(
     (button,) = [each for each in at.button if each.key == "run patching"]
     assert button.label == "Exchange each part (18 passes)"
     exchange(at)
-    model = models.load(SMALL_MODEL)
+    model = models.load_by_name(SMALL_MODEL)
     masks = intervention.token_blocks(model, 1)
     kept = [(*images(*names),) for names in (pairs[0], pairs[2])]
     found = intervention.patch_tokens(model, kept, masks)

@@ -338,7 +338,7 @@ def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
 
 def test_classes_before_and_after(serve: Callable[[str], Model], files: list[str]) -> None:
     acts = of_sample(serve("plain"))
-    results.captures.clear()
+    results.capture_cache.clear()
     link = {"class": "1", "block": "2", "fill": "mean"}
     at = opened_with_data("classify", muted="2.1", painted="1.1-1.2", **link)
     (answer,) = tables(at)

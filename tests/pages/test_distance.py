@@ -132,7 +132,7 @@ def test_sinks_are_named_and_marked_above_their_layers(
     module = own_module()
     plant_sink(module, carries=carries)
     model = watched(module, module.patch_embed.image_size)
-    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
+    monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
     forget()
     at = opened("distance")
     assert "No-op sinks" not in prose(at)
@@ -439,7 +439,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
 
     forget()
     monkeypatch.setattr(Activations, "attention", on_cls)
-    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
+    monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
     at = opened("distance", layer="2", head="3")
     assert_works(at)
     assert np.isnan(numbers(trace(at, DOTS)["y"])[6])

@@ -35,7 +35,7 @@ from vitviz.profiling import load_faithfulness
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
     forget()
-    results.captures.clear()
+    results.capture_cache.clear()
 
 
 def drawn(at: AppTest) -> list[np.ndarray]:
@@ -220,7 +220,7 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     model = serve("plain")
     plain = of_sample(model)
     assert plain.probabilities is not None
-    monkeypatch.setattr(explain_curves, "STEPS", 3)
+    monkeypatch.setattr(explain_curves, "CURVE_STEPS", 3)
     link = {"class": "3", "fill": "mean"}
     at = opened("explain", **link, maps="relevance rollout")
     (button,) = [each for each in at.button if each.key == "run curves"]

@@ -121,13 +121,13 @@ def test_a_capture_that_does_not_fit_leaves_the_last_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = choose(opened(weights="random"), NAME)
-    model = models.load(NAME, "random")
+    model = models.load_by_name(NAME, "random")
     needed = model.capture_bytes + memory.page_bytes(model.sites)
     choose(at, SHIPPED)
     before = drawn(at)
-    results.captures.clear()
+    results.capture_cache.clear()
     sample = pictures.sample(pictures.DEFAULT)
-    results.capture(models.load(SHIPPED, "random"), sample)  # which takes more
+    results.capture_picture(models.load_by_name(SHIPPED, "random"), sample)  # which takes more
     monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
     choose(at, NAME)
     assert_told(at, f"A capture of {NAME} needs")
@@ -142,7 +142,7 @@ def test_no_memory_at_all_is_one_sentence_and_no_setting_is_lost(
 ) -> None:
     at = opened(layer="2", head="3")
     line, before = provenance(at), drawn(at)
-    results.captures.clear()
+    results.capture_cache.clear()
     with monkeypatch.context() as patch:
         patch.setattr(memory, "free_bytes", lambda: 0)
         at.run()
@@ -156,7 +156,7 @@ def test_no_memory_at_all_is_one_sentence_and_no_setting_is_lost(
 def test_an_experiment_that_does_not_fit_is_told_in_its_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    results.captures.clear()
+    results.capture_cache.clear()
     at = opened("classify")
     line = provenance(at)
     monkeypatch.setattr(memory, "free_bytes", lambda: 0)
@@ -192,9 +192,9 @@ def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> Non
 
     def ask(_: int) -> Model:
         together.wait()
-        return models.load("one")
+        return models.load_by_name("one")
 
-    models.load("other")
+    models.load_by_name("other")
     with ThreadPoolExecutor(4) as pool:
         first, *rest = pool.map(ask, range(4))
     assert all(model is first for model in rest)
@@ -204,27 +204,27 @@ def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> Non
 def test_models_are_bounded_by_the_bytes_of_their_weights(
     loading: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = models.load("a")
+    model = models.load_by_name("a")
     size = models.cache().nbytes
     weights = sum(tensor.nbytes for tensor in model.module.state_dict().values())
     assert 1e6 < weights <= size <= weights + models.OUTLINE_BYTES
     monkeypatch.setattr(models.cache(), "max_bytes", 2 * size)
     for name in "bcdef":
-        models.load(name)
+        models.load_by_name(name)
     assert models.cache().nbytes == 2 * size
-    assert models.load("a") is model  # dropped, but still somebody's
-    models.load("b")
+    assert models.load_by_name("a") is model  # dropped, but still somebody's
+    models.load_by_name("b")
     assert loading == [*"abcdef", "b"]
     monkeypatch.setattr(models.cache(), "max_bytes", 1)
     for _ in range(2):
-        models.load("large")  # which is kept alone
+        models.load_by_name("large")  # which is kept alone
     assert loading[-2:] == ["b", "large"]
 
 
 def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(ModelError):
-            models.load("bad")
+            models.load_by_name("bad")
     assert loading == ["bad", "bad"]
     assert not models.load_queue().length
 
@@ -240,8 +240,8 @@ def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(models, "_load", make)
     models.cache(), models.load_queue()  # made here, where Streamlit knows the thread
     with ThreadPoolExecutor(1) as pool, queue.pass_queue().turn(lambda ahead: None):
-        pool.submit(models.load, "a").result(10)
-    models.load("b")
+        pool.submit(models.load_by_name, "a").result(10)
+    models.load_by_name("b")
     assert lengths == [(1, 1), (1, 0)]
 
 
@@ -259,5 +259,5 @@ def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "_load", make)
     models.cache(), models.load_queue()  # made here, where Streamlit knows the thread
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda name: models.load(name), "abc"))
+        found = list(pool.map(lambda name: models.load_by_name(name), "abc"))
     assert [model.name for model in found] == ["a", "b", "c"]

@@ -43,7 +43,7 @@ def titles(at: AppTest) -> list[str]:
 
 @pytest.fixture
 def shipped() -> Model:
-    return models.load(SHIPPED)
+    return models.load_by_name(SHIPPED)
 
 
 def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
@@ -95,7 +95,7 @@ def test_the_random_side_is_what_random_weights_show_and_needs_no_second_model(
 
     monkeypatch.setattr(models, "_load", counted)
     models.cache.clear()
-    results.captures.clear()
+    results.capture_cache.clear()
     at = opened("filters", model=name)
     assert_works(at)
     began = "Before training: random weights" if weights == "mimetic" else "With random weights"
@@ -128,7 +128,7 @@ def test_random_filters_that_cannot_be_had_cost_their_figure_alone(
     def refuse(model: Model) -> np.ndarray:
         raise ModelError(f"{model.name} needs 9.9 GB of memory, and 0.1 GB are free.")
 
-    monkeypatch.setattr(models, "random_kernel", refuse)
+    monkeypatch.setattr(models, "cached_random_kernel", refuse)
     at = opened("filters")
     (message,) = at.info
     assert message.value.endswith("needs 9.9 GB of memory, and 0.1 GB are free.")
@@ -248,7 +248,7 @@ def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[
         for text, number in zip(texts, one, strict=True):
             parts = [float(part) for part in re.findall(r"[+-]\d+\.\d+", text)]
             assert sum(parts) == pytest.approx(number, abs=2e-3)
-    model = models.load(name)
+    model = models.load_by_name(name)
     pixels = model.preprocess(pictures.sample(pictures.DEFAULT).image).numpy()
     high, wide = model.layers[0].patch_side
     corner = pixels[:, row * high, col * wide]
@@ -353,7 +353,7 @@ def test_what_training_changed_is_the_difference_from_the_initialisation(shipped
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_filters_that_are_still_their_initialisation_are_said_to_be(name: str) -> None:
-    model = models.load(name)
+    model = models.load_by_name(name)
     initial, kernel = models.initial_kernel(model), model.patch_kernel
     assert initial is not None
     assert kernel is not None
@@ -373,7 +373,7 @@ def test_the_recorded_initialisation_is_that_of_the_recipe(
     for name in shipped_names():
         recipe = next(recipe for recipe in RECIPES.values() if recipe.model == name)
         start = build(recipe, recipe.stages[0]).patch_embed.proj.weight.detach().numpy()
-        found = models.initial_kernel(models.load(name))
+        found = models.initial_kernel(models.load_by_name(name))
         assert found is not None
         np.testing.assert_allclose(found, start, atol=1e-3 * np.abs(start).max())
 

@@ -153,7 +153,7 @@ def test_reset_keeps_the_input() -> None:
     at = opened("attention", size="32x48", scale="log")
     next(button for button in at.button if button.label == "Reset view").click().run()
     assert address(at) == {"size": "32x48"}
-    assert models.load(SHIPPED).preprocess.input_size == (64, 64)
+    assert models.load_by_name(SHIPPED).preprocess.input_size == (64, 64)
 
 
 # --- at most so many tokens -----------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_maps_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_a_capture_whose_page_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for what the pass keeps, and none for the maps that are made of it."""
-    model = models.load("vitviz_tiny_cifar10")
+    model = models.load_by_name("vitviz_tiny_cifar10")
     driver.forget()
     free = model.capture_bytes + memory.page_bytes(model.sites) - 1
     monkeypatch.setattr(memory, "free_bytes", lambda: free)
@@ -225,7 +225,7 @@ def test_a_capture_whose_page_does_not_fit_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_another_size_shares_the_weights_and_is_dropped_before_them() -> None:
-    model, wide = models.load(SHIPPED), models.load(SHIPPED, wanted=Input((32, 48)))
+    model, wide = models.load_by_name(SHIPPED), models.load_by_name(SHIPPED, wanted=Input((32, 48)))
     own, other = (dict(each.module.named_parameters()) for each in (model, wide))
     apart = [name for name in own if own[name].data_ptr() != other[name].data_ptr()]
     assert apart == ["pos_embed"]
@@ -243,7 +243,7 @@ def test_another_size_shares_the_weights_and_is_dropped_before_them() -> None:
 def test_a_session_does_not_hold_the_model_and_the_capture_of_its_last_page(page: str) -> None:
     at = opened(page, size="32x44")
     assert_works(at)
-    for cache in (models.cache(), results.captures()):
+    for cache in (models.cache(), results.capture_cache()):
         kept = [*cache._values]
         for key in kept:
             if "32, 44" in str(key):

@@ -164,9 +164,9 @@ def test_the_menu_begins_each_lesson() -> None:
 def test_what_was_found_is_of_the_picture_on_screen(number: int) -> None:
     at = begun(number, len(LESSONS[number - 1].steps))
     at.toggle(key="lesson_found").set_value(True).run()
-    model = models.load(SHIPPED)
+    model = models.load_by_name(SHIPPED)
     picture = pictures.sample(LESSONS[number - 1].picture)
-    acts = results.capture(model, picture)
+    acts = results.capture_picture(model, picture)
     for sentence in findings(number, model, picture.image, acts):
         assert f"- {sentence}" in prose(at)
 

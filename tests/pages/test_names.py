@@ -42,8 +42,8 @@ EXPERIMENTS = {
 def serve(answers: Any, monkeypatch: pytest.MonkeyPatch) -> Model:
     module = own_module(image_size=32, num_classes=3)
     model = watched(module, (32, 32), name=NAME, answers=answers, labels=LABELS)
-    monkeypatch.setattr(models, "load", lambda *_: model)
-    monkeypatch.setattr(models, "random_kernel", lambda model: model.patch_kernel)
+    monkeypatch.setattr(models, "load_by_name", lambda *_: model)
+    monkeypatch.setattr(models, "cached_random_kernel", lambda model: model.patch_kernel)
     return model
 
 
@@ -137,7 +137,7 @@ def test_no_name_is_markup_beside_another(mode: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("number", range(1, 8))
 def test_no_name_is_markup_in_a_lesson(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = serve("classes", monkeypatch)
-    image = pictures.picture(pictures.DEFAULT).image
+    image = pictures.chosen_picture(pictures.DEFAULT).image
     acts = vitviz.capture(model, image)
     for sentence in lessons.findings(number, model, image, acts):
         assert not RAW.search(sentence)

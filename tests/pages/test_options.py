@@ -49,11 +49,11 @@ def test_labels_answers_and_preprocessing_of_a_file_are_those_that_are_given(
     labels.write_text("ant\nbee\ncat\n")
     given = [f"--labels={labels}", "--answers=labels", "--mean=0.1,0.2,0.3", "--std=0.5"]
     say(monkeypatch, "--checkpoint", f"vit_tiny_patch16_224={weights}", *given)
-    model = models.load("vit_tiny_patch16_224 · mine.safetensors")
+    model = models.load_by_name("vit_tiny_patch16_224 · mine.safetensors")
     assert model.labels == ("ant", "bee", "cat")
     assert model.answers == "labels"
     assert (model.preprocess.mean, model.preprocess.std) == ((0.1, 0.2, 0.3), (0.5,) * 3)
-    other = models.load("vit_tiny_patch16_224", "random")  # not one of the files
+    other = models.load_by_name("vit_tiny_patch16_224", "random")  # not one of the files
     assert (other.labels, other.answers) != (model.labels, model.answers)
     assert other.preprocess.mean == (0.5,) * 3
 
@@ -88,11 +88,11 @@ def test_random_weights_stand_beside_those_of_a_file_in_the_same_grid(
     say(monkeypatch, "--checkpoint", f"vit_tiny_patch16_224={path}")
     at = opened(model="vit_tiny_patch16_224 · small.safetensors")
     assert_works(at)
-    trained = models.load("vit_tiny_patch16_224 · small.safetensors")
+    trained = models.load_by_name("vit_tiny_patch16_224 · small.safetensors")
     assert trained.layers[0].query_grid == (6, 6)
     at.segmented_control(key="weights").set_value("random").run()
     assert_works(at)
-    random = models.load("vit_tiny_patch16_224 · small.safetensors", "random")
+    random = models.load_by_name("vit_tiny_patch16_224 · small.safetensors", "random")
     assert (random.trained, random.layers[0].query_grid) == (False, (6, 6))
 
 

@@ -58,8 +58,9 @@ def answer(at: AppTest) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_says_the_answer(page: str) -> None:
-    acts = results.capture(
-        models.load(SHIPPED), pictures.picture(PAGES[page].picture or pictures.DEFAULT)
+    acts = results.capture_picture(
+        models.load_by_name(SHIPPED),
+        pictures.chosen_picture(PAGES[page].picture or pictures.DEFAULT),
     )
     assert acts.labels is not None
     assert acts.probabilities is not None

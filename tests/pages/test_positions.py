@@ -139,7 +139,7 @@ def test_a_model_without_cls_shows_the_middle_too(serve: Callable[..., Model]) -
 
 
 def test_the_chosen_kind_is_that_of_all_figures() -> None:
-    model = models.load(SHIPPED)
+    model = models.load_by_name(SHIPPED)
     at, seen = opened("positions"), []
     for frame, (name, tiles) in enumerate(zip(NAMES, cosines(model, (16, 16)), strict=True)):
         if frame:  # the first is that which it opens with
@@ -174,7 +174,7 @@ def test_a_click_on_a_tile_chooses_its_position() -> None:
 
 
 def test_the_lines_are_those_of_the_chosen_position() -> None:
-    model = models.load(SHIPPED)
+    model = models.load_by_name(SHIPPED)
     tile = cosines(model, (16, 16))[0][2, 4]
     at = opened("positions", query="3.5")
     words = alts(at)[LINES]
@@ -184,7 +184,7 @@ def test_the_lines_are_those_of_the_chosen_position() -> None:
 
 
 def test_resizing_is_of_the_whole_table() -> None:
-    table = models.load(SHIPPED).position_embedding
+    table = models.load_by_name(SHIPPED).position_embedding
     assert table is not None
     at = opened("positions")
     before = charts(at)[BEFORE].spec
@@ -330,7 +330,7 @@ def test_cosines_are_painted_from_their_minimum(
 
 
 def test_cosines_are_told_beside_those_that_were_put_in() -> None:
-    began = models.load(SHIPPED, "mimetic", models.Input((32, 96))).position_embedding
+    began = models.load_by_name(SHIPPED, "mimetic", models.Input((32, 96))).position_embedding
     assert began is not None
     similarity = position_similarity(began[-192:], grid=(8, 24))
     near, (across, down) = neighbour_similarity(similarity), mirror_similarity(similarity)

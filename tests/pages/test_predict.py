@@ -227,7 +227,7 @@ def test_no_table_holds_what_is_hidden(page: str) -> None:
 
 def test_blocks_are_hidden_until_one_is_guessed(serve: Callable[..., vitviz.Model]) -> None:
     model = serve("plain", image_size=(32, 48), depth=1)  # 8 x 12 patches, 2 x 3 blocks
-    results.captures.clear()
+    results.capture_cache.clear()
     at = opened("classify", predict="True", fill="mean")
     image = pictures.sample(pictures.DEFAULT).image
     left, top, right, bottom = vitviz.capture(model, image).crop

@@ -52,7 +52,7 @@ SHIPPED = sorted((assets() / "profiles").glob("*.npz"))
 
 
 def forget() -> None:
-    for cached in (started.options, profiles.all_profiles, results.captures):
+    for cached in (started.options, profiles.all_profiles, results.capture_cache):
         cached.clear()
 
 
@@ -146,7 +146,7 @@ def test_a_profile_with_sinks_says_in_which_layers_they_are(
     pictures_ = [picture(24, 16, seed=seed) for seed in range(4)]
     profile(model, pictures_, sinks=True).save(tmp_path)
     say(monkeypatch, tmp_path)
-    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
+    monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
     at = opened("distance")
     assert_works(at)
     assert "layer 1 in 100 % of 4 pictures." in prose(at)
@@ -203,7 +203,7 @@ def test_a_model_of_windows_has_its_profile_behind_the_dots(
     found = profile(model, [picture(32, 32, seed=seed) for seed in range(4)])
     found.save(tmp_path)
     say(monkeypatch, tmp_path)
-    monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+    monkeypatch.setattr(models, "load_by_name", lambda name, pretrained: model)
     at = opened_with_data("distance")
     assert_works(at)
     mean = found.mean("distance")

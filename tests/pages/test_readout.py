@@ -20,7 +20,7 @@ def beit(monkeypatch: pytest.MonkeyPatch) -> Model:
     module = timm.create_model("beit_base_patch16_224", **size, num_classes=5).eval()
     randomise(module)
     model = watched(module, (64, 96), name="a little BEiT")
-    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
+    monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
     return model
 
 
@@ -75,7 +75,7 @@ def test_the_curves_are_of_maps_read_where_the_head_reads(
         return real(model, image, importance, target, **options)
 
     monkeypatch.setattr(intervention, "deletion_curve", curve)
-    monkeypatch.setattr(explain_curves, "STEPS", 2)
+    monkeypatch.setattr(explain_curves, "CURVE_STEPS", 2)
     at = opened("explain", maps="rollout last")
     at.button(key="run curves").click().run()
     assert_works(at)

@@ -138,7 +138,7 @@ def nothing_kept_before() -> None:
 
 def nothing_kept() -> None:
     forget()
-    results.captures.clear()
+    results.capture_cache.clear()
 
 
 def drawn(at: AppTest) -> list[str]:
@@ -180,7 +180,7 @@ def test_each_setting_changes_the_numbers_of_the_figures(
     page: str, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    monkeypatch.setattr(explain_curves, "STEPS", 1)
+    monkeypatch.setattr(explain_curves, "CURVE_STEPS", 1)
     begins, changes = FIGURES[page]
     figures: dict[str, list[str]] = {}
     tables: dict[str, list[str]] = {}

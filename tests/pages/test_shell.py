@@ -604,7 +604,7 @@ def test_the_models_input_may_take_the_place_of_the_photo(page: str) -> None:
 
 
 def view_of(model: Model, picture: pictures.Picture, **choices: Any) -> View:
-    acts = results.capture(model, picture)
+    acts = results.capture_picture(model, picture)
     style = MapStyle("row", "heat", "map", leave_out=False, smooth=False, seen=True)
     own = dict(layer=0, head=None, query=None, style=style) | choices
     return View(**models.view_fields(model, picture, acts), **own)
@@ -650,11 +650,11 @@ def test_maps_that_are_too_large_to_send_are_refused_with_their_size() -> None:
 @pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "swin_tiny_patch4_window7_224"])
 def test_the_input_lies_where_its_patches_lie_in_the_photo(name: str) -> None:
     """Each pixel of the input, found in the middle of its place in the picture."""
-    model = models.load(name, "trained" if name == "vitviz_tiny_cifar10" else "random")
+    model = models.load_by_name(name, "trained" if name == "vitviz_tiny_cifar10" else "random")
     picture = pictures.sample(pictures.DEFAULT)
     view = view_of(model, picture)
     acts = view.acts
-    shown = np.asarray(results.photo(view))
+    shown = np.asarray(results.reduced_photo(view))
     pixels = edited_input(model, picture.image, [])[..., :3]
     left, top, right, bottom = (round(edge) for edge in acts.crop)
     height, width = pixels.shape[:2]

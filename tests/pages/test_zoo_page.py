@@ -41,7 +41,7 @@ def choose(at: AppTest, family: str) -> AppTest:
 
 
 def test_every_family_has_a_card_and_a_toy() -> None:
-    assert list(zoo.FAMILIES) == list(CARDS)
+    assert list(zoo.SHOWN_FAMILIES) == list(CARDS)
     assert set(CARDS) == set(TOYS)
 
 
@@ -176,7 +176,7 @@ def test_the_first_layers_of_all_families_follow_the_place_and_the_photo() -> No
 
 def test_the_keys_of_a_layer_lie_where_its_grid_lies() -> None:
     """Each stage of PVT pads its picture anew."""
-    acts = results.capture(zoo._narrow("PVT"), pictures.sample("dog"))
+    acts = results.capture_picture(zoo._narrow("PVT"), pictures.sample("dog"))
     crops = [acts.crop_of(layer) for layer in (0, acts.depth - 1)]
     assert crops[0] != crops[1]
     for layer, (left, top, *_) in zip((1, acts.depth), crops, strict=True):
@@ -239,7 +239,7 @@ def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
     assert "Why does it see less there in layer 2, and not in layer 1?" in page_text("zoo").try_this
     assert "not in the last stage here" in CARDS["Swin"].differs
     model = zoo._narrow("Swin")
-    acts = results.capture(model, pictures.sample(pictures.DEFAULT))
+    acts = results.capture_picture(model, pictures.sample(pictures.DEFAULT))
     less = []
     for layer, described in enumerate(acts.layers):
         rows, cols = described.query_grid
@@ -279,13 +279,13 @@ def test_a_family_is_opened_on_the_attention_page() -> None:
 def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> None:
     name = TOYS["DeiT"].architecture
     asked: list[tuple[str, str]] = []
-    shipped = models.load(SHIPPED)
+    shipped = models.load_by_name(SHIPPED)
 
     def load(name: str, weights: str = "trained") -> Any:
         asked.append((name, weights))
         return shipped
 
-    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(models, "load_by_name", load)
     monkeypatch.setattr(models, "weights_marks", lambda: {name: models.ON_DISK})
     monkeypatch.setattr(models, "needs_download", lambda name: False)
     monkeypatch.setattr(models, "families", lambda: {name: "DeiT"})

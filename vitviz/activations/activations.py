@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..common.files import replace_file
 from ..common.language import Message
-from ..common.query import Query, token_number
+from ..common.query import Direction, Query, token_number
 from ..model.answers import Answers, scores
 from ..model.devices import own_precision
 from ..model.families import Layer, ModelError, Offset, Windows
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _MOST_NAMED = 3  # outputs in the representation of a capture
 FORMAT = 1  # of the file that `Activations.save` writes; others are refused
 
-Direction = Literal["row", "column"]
 Of = Literal["weights", "values", "output"]  # what a map of attention counts
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..inspection import Measurements
 
 
-PIECE = 1 << 24  # bytes
+ARENA_PIECE = 1 << 24  # bytes
 
 
 class Arena:
@@ -32,7 +32,9 @@ class Arena:
     """
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
-        pieces = [torch.empty(PIECE, dtype=torch.uint8) for _ in range(-(-size // PIECE))]
+        pieces = [
+            torch.empty(ARENA_PIECE, dtype=torch.uint8) for _ in range(-(-size // ARENA_PIECE))
+        ]
         self._pieces = [piece.view(dtype) for piece in pieces]
         self._used = 0  # of the first piece; pages beyond were never written, and take no memory
         self._unused = 0  # bytes of earlier pieces

@@ -178,7 +178,9 @@ def _explain(layer: Layer, error: float, largest: float, half: bool) -> Message 
     )
 
 
-BLOCK = 3 << 17  # numbers computed at a time; fastest of 2^17 to 2^20 for ViT-Ti, B and S/14
+BLOCK_NUMBERS = (
+    3 << 17
+)  # numbers computed at a time; fastest of 2^17 to 2^20 for ViT-Ti, B and S/14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,11 +236,11 @@ class FusedCall(_ProvableCall):
         """
         q, k = as_exact(self.q[:, :, rows]) * self.scale, as_exact(self.k).transpose(2, 3)
         bias = None if self.bias is None else as_exact(self.bias[:, :, rows])
-        if q.shape[0] * q.shape[1] * q.shape[2] * k.shape[3] <= BLOCK:
+        if q.shape[0] * q.shape[1] * q.shape[2] * k.shape[3] <= BLOCK_NUMBERS:
             scores = q @ k
             return (scores if bias is None else scores + bias).softmax(dim=-1)
         full = q.new_empty(*q.shape[:3], k.shape[3])
-        step = max(1, BLOCK // k.shape[3])
+        step = max(1, BLOCK_NUMBERS // k.shape[3])
         for head in np.ndindex(*q.shape[:2]):  # of each window
             for start in range(0, q.shape[2], step):
                 some = (*head, slice(start, start + step))
@@ -258,8 +260,10 @@ class FusedCall(_ProvableCall):
         q = self.q.flatten(0, 1).float()
         k = self.k.flatten(0, 1).float().transpose(1, 2)  # (h, d, m)
         (heads, queries, _), keys = q.shape, k.shape[2]
-        rows = min(queries, max(1, BLOCK // keys))
-        together = max(1, BLOCK // (rows * keys)) if rows == queries else 1  # heads in a block
+        rows = min(queries, max(1, BLOCK_NUMBERS // keys))
+        together = (
+            max(1, BLOCK_NUMBERS // (rows * keys)) if rows == queries else 1
+        )  # heads in a block
         memory = torch.empty(2, together * rows * keys)
         for start in range(0, queries, rows):
             for head in range(0, heads, together):

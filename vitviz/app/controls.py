@@ -74,7 +74,7 @@ def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Pict
     settings.follow_default("picture", default)
     chosen = setting("picture", list(titles), default)
     if menu is None:
-        return pictures.picture(chosen)
+        return pictures.chosen_picture(chosen)
     menu.selectbox(tr("Picture"), list(titles), key="picture", format_func=titles.__getitem__)
     with menu:
         thumbnails(chosen)
@@ -119,7 +119,7 @@ def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Pict
     own_picture.follow_pictures()
     if error := st.session_state.get("upload_error"):
         st.error(f"{tr_md(error)} {tr('The previous picture is kept.')}")
-    return pictures.picture(chosen)
+    return pictures.chosen_picture(chosen)
 
 
 def _model_control(
@@ -153,16 +153,16 @@ def _model_control(
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
         if weights == TRAINED and models.needs_download(name):
-            model = model or models.load(models.shipped_name())
+            model = model or models.load_by_name(models.shipped_name())
             show_progress(name, last)
         else:
             forget()
-            model = weights_menu.load(name, weights, picture)
+            model = weights_menu.load_chosen(name, weights, picture)
             last = (name, weights)
             if sizes is not None:
                 weights_menu.choose_size(sizes, name, model, picture)
     except ModelError as error:
-        model = model or models.load(models.shipped_name())
+        model = model or models.load_by_name(models.shipped_name())
         st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=model.name)}")
     loaded = None if model is None else Cached(model, models.reloader(model))
     st.session_state.loaded, st.session_state.loaded_by = loaded, last
@@ -196,14 +196,14 @@ def _capture_or_previous(chosen: "Model", picture: pictures.Picture) -> "tuple[M
 
     model = chosen
     try:
-        acts = results.capture(model, picture)
+        acts = results.capture_picture(model, picture)
     except ModelError as error:
         before: Cached[Model] | None = st.session_state.get("shown")
         model = chosen if before is None else before()
         if model is chosen:
-            model = models.load(models.shipped_name())
+            model = models.load_by_name(models.shipped_name())
         st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=model.name)}")
-        acts = results.capture(model, picture)
+        acts = results.capture_picture(model, picture)
     st.session_state.shown = Cached(model, models.reloader(model))
     return model, acts
 

@@ -14,6 +14,7 @@ from ..common import DEFAULT_MODEL
 from ..common.language import Markdown, as_percent, literal, patch_name, tr, tr_md
 from ..inspection.comparison import correlation
 from ..inspection.inputs import attends
+from ..intervention import Progress
 from ..intervention.equivariance import shuffle_patches
 from ..model import Model
 from ..model.families import ModelError
@@ -25,11 +26,10 @@ from ..zoo import FIRST_LAYERS
 from . import records
 from .cells import read_cells
 
-Progress = Callable[[int, int], object]
-BLOCK = 4  # patches along a block that is hidden
+HIDDEN_SIDE = 4  # patches along a block that is hidden
 HALF_A_POINT = 0.005
 ROUNDING = 1e-4  # of a probability: a smaller change is none
-FEWEST = 3  # patches, of which two are others
+FEWEST_PATCHES = 3  # patches, of which two are others
 #: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
 #: Figure 4), and those with which it was much worse.
 OVERTAKES, FALLS_BEHIND = 90_000_000, 9_000_000
@@ -73,7 +73,7 @@ def findings(
                 name=model.name,
             ),
         )
-    if (count := acts.grid[0] * acts.grid[1]) < FEWEST:
+    if (count := acts.grid[0] * acts.grid[1]) < FEWEST_PATCHES:
         return (
             tr(
                 "This input has {count} patches, and the lesson compares a patch with several "
@@ -362,8 +362,8 @@ def _find_changes(
     answer = int(acts.probabilities.argmax())
     removal: Any = "mean" if model.positional_attention else "drop"
     hidden = intervention.occlusion(
-        model, image, target=answer, block=BLOCK, removal=removal, progress=progress
-    )[::BLOCK, ::BLOCK]
+        model, image, target=answer, block=HIDDEN_SIDE, removal=removal, progress=progress
+    )[::HIDDEN_SIDE, ::HIDDEN_SIDE]
     row, col = divmod(int(hidden.argmax()), hidden.shape[1])
     yield tr(
         "Of {count} blocks the one at row {row}, column {col} matters most for **{label}** "

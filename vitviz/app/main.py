@@ -22,7 +22,7 @@ from vitviz.app.widgets import classroom, lesson, prediction
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.copy_link import copy_link
-from vitviz.app.widgets.data_table import Data, draw_tables, provenance
+from vitviz.app.widgets.data_table import Data, draw_tables, page_provenance
 from vitviz.app.widgets.figure_pictures import figure_pictures
 from vitviz.app.widgets.places import draw_caption, fold, lay_out, places
 from vitviz.app.widgets.report_button import report_button
@@ -30,7 +30,7 @@ from vitviz.common import language
 from vitviz.common.language import Markdown, literal, tr, tr_md
 from vitviz.text import page_text
 from vitviz.text.families import explain_positions
-from vitviz.web.token_map import KINDS
+from vitviz.web.token_map import MAP_KINDS
 from vitviz.web.traits import traits
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def main() -> None:
         layout="wide",
         initial_sidebar_state="collapsed" if settings.is_presenting() else "auto",
     )
-    settings.set_language()
+    settings.store_language()
     views: list[View] = []  # filled by the draw_controls before the page runs
     pages = {
         name: st.Page(
@@ -71,12 +71,12 @@ def main() -> None:
         st.switch_page(pages["explain"])
     if (shown := classroom.follow(page.name)) != page.name:
         st.switch_page(pages[shown])
-    lesson.follow(page.name)
+    lesson.follow_link(page.name)
     with st.container(key="top", horizontal=True, vertical_alignment="center"):
-        st.title(lesson.heading() or page.heading, anchor=False)
+        st.title(lesson.lesson_title() or page.heading, anchor=False)
         answer = st.empty()  # filled once there is a model
-        lesson.draw_menu()
-        classroom.draw_controls(page.name)
+        lesson.draw_lesson_menu()
+        classroom.draw_teacher_controls(page.name)
         report = _menu(page)
     settings.watch_address()
     classroom.draw_notice()
@@ -196,7 +196,7 @@ def _draw_page(page: Page, views: list[View]) -> None:
     st.session_state.shown_data = data
     figure_pictures()
     with st.container(key="provenance"):
-        st.html(fold(provenance(view, page.name, data), tr("The whole line")))
+        st.html(fold(page_provenance(view, page.name, data), tr("The whole line")))
 
 
 def _explain_refusal(page: Page, view: View) -> str | None:
@@ -225,7 +225,7 @@ def _explain_refusal(page: Page, view: View) -> str | None:
             what=what,
             name=name,
         )
-    has = tr(" and ").join(tr(KINDS[kind]) for kind in kinds)
+    has = tr(" and ").join(tr(MAP_KINDS[kind]) for kind in kinds)
     if grids > 1:
         has = tr("{has}, in {grids} grids", has=has, grids=grids)
     return tr_md(

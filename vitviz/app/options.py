@@ -15,7 +15,7 @@ from ..common.language import MessageError
 MAX_TOKENS = 1024
 CACHE = 512  # MB
 #: Whole numbers of at least 1, by their names in `Options`.
-COUNTS = {
+COUNT_OPTIONS = {
     "max_tokens": "the most tokens of an input size that a visitor may choose "
     f"(default: {MAX_TOKENS}); a model's own size is always offered",
     "cache": "megabytes of captures that are kept in memory, and half as much of pictures "
@@ -142,7 +142,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="height and width of the input in pixels, such as 224 or 320x480 "
         "(default: each model's own)",
     )
-    for name, words in COUNTS.items():
+    for name, words in COUNT_OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="COUNT", help=words)
     parser.add_argument(
         "--words",
@@ -294,7 +294,7 @@ def options_in(arguments: argparse.Namespace) -> Options:
                 "Expected --image-size as 224 or as 320x480 (rows x columns), got {said!r}.",
                 said=arguments.image_size,
             )
-    counts = {name: getattr(arguments, name) for name in COUNTS}
+    counts = {name: getattr(arguments, name) for name in COUNT_OPTIONS}
     counts = {name: count for name, count in counts.items() if count is not None}
     for name, count in counts.items():
         if count < 1:

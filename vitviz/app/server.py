@@ -166,7 +166,7 @@ def _teacher(request: Request) -> Response:
     answer = RedirectResponse(f"{visitors.base_path()}/")
     answer.set_cookie(
         visitors.COOKIE,
-        visitors.KEY,
+        visitors.LINK_KEY,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
@@ -283,7 +283,7 @@ async def _lifespan(_: st.App) -> AsyncIterator[None]:
         url = f"http://{host}:{st.get_option('server.port')}{visitors.base_path()}"
         threading.Timer(0.2, webbrowser.open, [url]).start()  # once the server listens
     if visitors.for_class() and (reached := visitors.lan_address()):
-        print(TEACHERS_LINK.format(url=f"{reached}/teacher/{visitors.KEY}"), flush=True)
+        print(TEACHERS_LINK.format(url=f"{reached}/teacher/{visitors.LINK_KEY}"), flush=True)
     yield
 
 

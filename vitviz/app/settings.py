@@ -150,7 +150,7 @@ def watch_address() -> None:
     )
 
 
-def set_language() -> None:
+def store_language() -> None:
     """Use the language of this session; by default that of the browser, else English."""
     browser = (st.context.locale or "").split("-")[0]
     default = browser if browser in language.LANGUAGES else "en"
@@ -180,7 +180,7 @@ def _address_settings() -> dict[str, str]:
     return {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
 
 
-def link() -> dict[str, str]:
+def link_to() -> dict[str, str]:
     """Return the settings of the view on screen, without the reader's personal ones."""
     return {name: text for name, text in _address_settings().items() if name not in _PERSONAL}
 

@@ -209,15 +209,15 @@ def _port(text: str) -> int:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    from .lesson import fetch
+    from .lesson import run_fetch
 
-    return fetch(arguments)
+    return run_fetch(arguments)
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from .lesson import prepare
+    from .lesson import run_prepare
 
-    return prepare(arguments)
+    return run_prepare(arguments)
 
 
 def _grades(arguments: argparse.Namespace) -> int:

@@ -63,10 +63,10 @@ def add_compare(commands: "argparse._SubParsersAction[Any]") -> None:
         help="as in profile; leave out for two saved profiles, which have their own",
     )
     add_measuring(parser)
-    parser.set_defaults(run=compare)
+    parser.set_defaults(run=run_compare)
 
 
-def compare(arguments: argparse.Namespace) -> int:
+def run_compare(arguments: argparse.Namespace) -> int:
     """Compare two models; return exit code 1 if a picture was left out, 130 after Ctrl-C."""
     from .. import profiling
     from ..zoo import ModelError

@@ -18,7 +18,7 @@ from ..app.options import LocalFile, OptionError, Options, options_in
 from ..common import DEFAULT_MODEL
 from ..common.files import assets
 from .early import STOPPED, allow_interrupts
-from .terminal import CLEAR, print_refusal
+from .terminal import CLEAR_LINE, print_refusal
 
 #: Models of the teacher's guide for a class with more time; the lessons work without them.
 MORE_MODELS = ("vit_small_patch16_224", "vit_small_r26_s32_224")
@@ -135,7 +135,7 @@ CHECKS: Mapping[str, Callable[[], str]] = {
 }
 
 
-def fetch(arguments: argparse.Namespace) -> int:
+def run_fetch(arguments: argparse.Namespace) -> int:
     """Download into the cache; the exit code is 1 if a download failed, 130 after Ctrl-C."""
     from ..zoo import ModelError
     from ..zoo.checkpoints import shipped_names
@@ -174,15 +174,15 @@ def _fetch_weights(name: str) -> Path:
     def progress(done: int, total: int | None) -> None:
         of = "" if total is None else f" of {total / 1e6:,.1f}"
         if live:
-            print(f"{CLEAR}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
+            print(f"{CLEAR_LINE}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
 
     try:
         return fetch_weights(name, progress=progress, verify=True)
     finally:
-        print(CLEAR if live else "", end="")
+        print(CLEAR_LINE if live else "", end="")
 
 
-def prepare(arguments: argparse.Namespace) -> int:
+def run_prepare(arguments: argparse.Namespace) -> int:
     """Download a lesson's models and run each once; the exit code is 1 if one fails."""
     from ..model.devices import find_device
     from ..profiling import ProfileError, load_profile

@@ -48,10 +48,10 @@ def add_faithfulness(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--steps", type=int, default=8, help="of the curves")
     parser.add_argument("--orders", type=int, default=20, help="random orders of each picture")
     add_workers(parser)
-    parser.set_defaults(run=faithfulness)
+    parser.set_defaults(run=run_faithfulness)
 
 
-def faithfulness(arguments: argparse.Namespace) -> int:
+def run_faithfulness(arguments: argparse.Namespace) -> int:
     """Judge maps; the exit code is 1 if a picture was skipped, 130 after Ctrl-C."""
     from .. import profiling
 

@@ -17,7 +17,7 @@ from .early import allow_interrupts, leave_on_interrupt
 if TYPE_CHECKING:
     from ..profiling import Profile
 
-CLEAR = "\r\x1b[K"  # moves to the beginning of a terminal's line and erases it
+CLEAR_LINE = "\r\x1b[K"  # moves to the beginning of a terminal's line and erases it
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def progress_printer() -> Callable[[int, int], None]:
         rest = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
         line = f"{done:,} of {total:,} pictures{rest}"
         if sys.stderr.isatty():
-            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
 
     return progress
 
@@ -115,7 +115,7 @@ def _duration(seconds: float) -> str:
 
 def print_left_out(sentences: Sequence[str], record: str) -> None:
     """Print the first ten sentences on what was left out; the file `record` lists all."""
-    print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
+    print(CLEAR_LINE if sys.stderr.isatty() else "", end="", file=sys.stderr)
     for sentence in sentences[:10]:
         print(sentence, file=sys.stderr)
     if len(sentences) > 10:

@@ -23,7 +23,7 @@ def add_words(commands: "argparse._SubParsersAction[Any]") -> None:
     add_template(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="NPZ to write")
     add_device(parser)
-    parser.set_defaults(run=words)
+    parser.set_defaults(run=run_words)
 
 
 def add_template(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def give_words(model: "Model", file: Path, templates: list[str] | None) -> "Mode
     return model.with_words(phrases_in(read_text(file)), templates or "{}")
 
 
-def words(arguments: argparse.Namespace) -> int:
+def run_words(arguments: argparse.Namespace) -> int:
     from .. import load_model
 
     try:

@@ -115,7 +115,7 @@ def tr(english: str | Exception, /, **values: object) -> str:
     if isinstance(english, Message):
         values = english.values | values
         english = english.english
-    text = catalogue(current_language()).gettext(english) if english else ""
+    text = translations_of(current_language()).gettext(english) if english else ""
     texts = {key: translate(value) for key, value in values.items()}
     return text.format(**texts) if values else text
 
@@ -178,7 +178,9 @@ def translate(value: T) -> T | str:
 
 def tr_n(one: str, many: str, count: int, /, **values: object) -> str:
     """Translate as `tr`, with the plural form for this count: `one` or `many` in English."""
-    return catalogue(current_language()).ngettext(one, many, count).format(count=count, **values)
+    return (
+        translations_of(current_language()).ngettext(one, many, count).format(count=count, **values)
+    )
 
 
 def mark(english: str) -> str:
@@ -221,7 +223,7 @@ def as_percent(share: float) -> str:
 
 
 @cache
-def catalogue(language: str) -> NullTranslations:
+def translations_of(language: str) -> NullTranslations:
     """Return the translations of a language."""
     if language == "en":
         return NullTranslations()

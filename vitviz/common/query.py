@@ -2,12 +2,14 @@
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 #: A token by its number in the full sequence, prefix tokens first; a patch by its (row, column); or
 #: a prefix token by its name, such as "cls".
 Query = int | str | tuple[int, int]
 Grid = tuple[int, int]  # rows and columns of patches
+Crop = tuple[float, float, float, float]  # left, top, right and bottom, in pixels of the picture
+Direction = Literal["row", "column"]  # from a token, or to it
 
 
 def token_number(

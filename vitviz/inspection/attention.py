@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..common.query import Grid, Query
+from ..common.query import Direction, Grid, Query
 from .inputs import (
     Array,
     PatchSize,
@@ -18,7 +18,6 @@ from .inputs import (
 from .sources import Attention, LayerAttention, read_layer, read_source
 
 Variant = Literal["renormalised", "paper"]
-Direction = Literal["row", "column"]
 
 _BLOCK = 128  # rows whose logarithms are taken at once, which fit into the processor's cache
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.query import Grid
+from ..common.query import Crop, Grid
 from .embeddings import principal_components
 from .inputs import (
     Array,
@@ -17,7 +17,6 @@ from .inputs import (
 from .sources import Tokens, is_capture, patch_tokens, token_table
 
 #: (left, top, right, bottom) in pixels of a picture.
-Crop = tuple[float, float, float, float]
 
 
 def cross_similarity(patches: Tokens, others: Tokens, *, depth: int | None = None) -> Array:

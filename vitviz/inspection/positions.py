@@ -18,7 +18,7 @@ from .inputs import (
 PositionKind = Literal["sincos1d", "sincos2d", "random"]
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
 #: Offset in patches and cosine along each line through a position.
-Profile = dict[str, tuple[Array, Array]]
+DirectionProfile = dict[str, tuple[Array, Array]]
 
 
 def position_similarity(pos_embed: ArrayLike, *, grid: Grid) -> Array:
@@ -104,7 +104,7 @@ def mirror_similarity(similarity: ArrayLike) -> tuple[float, float]:
     return left_right, top_bottom
 
 
-def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Profile:
+def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> DirectionProfile:
     """Return the cosines of one position with those along its row, column and diagonal.
 
     Parameters

@@ -19,7 +19,7 @@ from ..model.devices import own_precision
 from ..model.families import ModelError, position_encodings
 from ..model.inputs import Picture, prepare
 from ..model.recording import Recorder
-from .lens import read_only
+from .lens import freeze
 
 Patch = tuple[int, int]
 
@@ -98,7 +98,7 @@ def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> ShuffleRe
     )
     if model.num_classes:
         outputs = model.scores(outputs)
-    return ShuffleResult(order=read_only(order), outputs=read_only(outputs.numpy()))
+    return ShuffleResult(order=freeze(order), outputs=freeze(outputs.numpy()))
 
 
 @own_precision()

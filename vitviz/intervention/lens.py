@@ -48,7 +48,7 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     NeurIPS 2023.
     """
     _check_capture(model, acts)
-    return read_only(
+    return freeze(
         np.stack([_probabilities(model, acts.tokens(d)[None])[0] for d in range(acts.depth + 1)])
     )
 
@@ -82,7 +82,7 @@ def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
     As in `logit_lens`.
     """
     logits = _outputs_of_patches(model, acts, depth)
-    return read_only(np.asarray(model.scores(logits).cpu().numpy()))
+    return freeze(np.asarray(model.scores(logits).cpu().numpy()))
 
 
 def _outputs_of_patches(model: Model, acts: Activations, depth: int) -> torch.Tensor:
@@ -170,7 +170,7 @@ def word_map(
         own = {(last, head): values for head, values in enumerate(acts.values(last))}
         acts = capture(model, image, edits=[MuteHeads(own, own)])
     logits = _outputs_of_patches(model, acts, acts.depth).cpu().numpy()
-    return read_only((logits - (model.words.logit_bias or 0)) / model.words.logit_scale)
+    return freeze((logits - (model.words.logit_bias or 0)) / model.words.logit_scale)
 
 
 def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:
@@ -206,6 +206,6 @@ def check_head(model: Model) -> int:
     return model.num_classes
 
 
-def read_only(array: np.ndarray) -> np.ndarray:
+def freeze(array: np.ndarray) -> np.ndarray:
     array.setflags(write=False)
     return array

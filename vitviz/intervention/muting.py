@@ -10,7 +10,7 @@ from ..activations.forward import muted_answers
 from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture
-from .lens import check_head, read_only
+from .lens import check_head, freeze
 
 #: Called as progress(done, of) before each pass; an exception that it raises stops the experiment.
 Progress = Callable[[int, int], object]
@@ -70,7 +70,7 @@ def head_effects(
     answers = muted_answers(model, [image], report_progress(pairs, progress), values or {})
     for (layer, head), answer in zip(pairs, answers, strict=True):
         logits[layer, head] = answer[0]
-    return read_only(logits)
+    return freeze(logits)
 
 
 def head_outputs(acts: Activations) -> dict[tuple[int, int], np.ndarray]:
@@ -87,7 +87,7 @@ def head_outputs(acts: Activations) -> dict[tuple[int, int], np.ndarray]:
     """
     _ = acts.num_prefix_tokens  # a ModelError if layers differ in their tokens
     return {
-        (layer, head): read_only(output)
+        (layer, head): freeze(output)
         for layer in range(acts.depth)
         for head, output in enumerate(acts.attention(layer) @ acts.values(layer))
     }
@@ -111,7 +111,7 @@ def mean_head_outputs(captures: Iterable[Activations]) -> dict[tuple[int, int], 
         count += 1
         for head, output in head_outputs(acts).items():
             total[head] = total.get(head, 0) + output
-    return {head: read_only(output / count) for head, output in total.items()}
+    return {head: freeze(output / count) for head, output in total.items()}
 
 
 def report_progress(steps: Sequence[_Step], progress: Progress | None) -> Iterator[_Step]:

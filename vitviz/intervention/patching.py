@@ -14,7 +14,7 @@ from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.recording import Recorder
-from .lens import check_head, read_only
+from .lens import check_head, freeze
 from .muting import Progress, head_outputs, report_progress
 
 #: Two pictures: the one that is run, and the one whose parts are put into its pass.
@@ -132,7 +132,7 @@ def patch_heads(
             acts = capture(model, one.picture, edits=[MuteHeads(own, values)])
             assert acts.logits is not None
             effects[number, layer] = one.effect(acts.logits)
-    return PatchEffects(read_only(effects), tuple(one.classes for one in comparisons))
+    return PatchEffects(freeze(effects), tuple(one.classes for one in comparisons))
 
 
 def patch_tokens(
@@ -201,7 +201,7 @@ def patch_tokens(
             with torch.inference_mode(), model.recording(exchange):
                 answers = model.run(x).float().cpu().numpy()
             effects[number, layer] = [one.effect(answer) for answer in answers]
-    return PatchEffects(read_only(effects), tuple(one.classes for one in comparisons))
+    return PatchEffects(freeze(effects), tuple(one.classes for one in comparisons))
 
 
 def token_blocks(model: Model, block: int) -> np.ndarray:

@@ -23,7 +23,7 @@ from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.recording import Recorder
-from .lens import read_only
+from .lens import freeze
 from .muting import Progress, report_progress
 
 RANDOM_ORDERS = 20  # as the area of one random order alone says little
@@ -144,7 +144,7 @@ def occlusion(
     effect = np.empty((rows, cols), np.float32)
     for mask, probability in zip(masks[1:], values, strict=True):
         effect[mask] = plain - probability
-    return read_only(effect)
+    return freeze(effect)
 
 
 def deletion_curve(
@@ -249,7 +249,7 @@ def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
         Ranks, without unit: each of 0 .. rows * cols - 1 once.
     """
     ranks = np.random.default_rng(seed).permutation(grid[0] * grid[1])
-    return read_only(ranks.reshape(grid).astype(np.float32))
+    return freeze(ranks.reshape(grid).astype(np.float32))
 
 
 def random_curve(

@@ -24,7 +24,7 @@ from .template import (
     query_box,
 )
 
-Frame = tuple[float, float, float, float]  # (left, bottom, right, top) of axes
+FilmFrame = tuple[float, float, float, float]  # (left, bottom, right, top) of axes
 _STAR = "#ffb703"
 _ASPECTS = (1.0, 1.6)  # the least and the most of the scatter's axes, width by height
 _SPRITE = 800  # pixels from top to bottom of the sprite of thumbnails: twice its size on screen
@@ -125,7 +125,7 @@ def patch_thumbnails(
     return data_url(sprite, "WEBP", quality=85, method=0), side
 
 
-def _frame(patches: np.ndarray, prefix: np.ndarray) -> Frame:
+def _frame(patches: np.ndarray, prefix: np.ndarray) -> FilmFrame:
     """Return (left, bottom, right, top) of axes with one scale that hold all patches."""
     low, high = patches.min(axis=0).astype(float), patches.max(axis=0).astype(float)
     extent = float((high - low).max()) or 1.0
@@ -147,7 +147,7 @@ def _sprite(
     image: Image.Image,
     crop: Crop,
     grid: tuple[int, int],
-    frame: Frame,
+    frame: FilmFrame,
 ) -> tuple[Image.Image, int]:
     """Paste all thumbnails into one picture; return it and a thumbnail's side in its pixels."""
     rows, cols = grid
@@ -168,7 +168,7 @@ def _sprite(
     return sprite, side
 
 
-def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: Frame) -> None:
+def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: FilmFrame) -> None:
     """Draw prefix tokens as stars; clip one outside to the axes, and say so in its label."""
     if not len(points):
         return

@@ -16,9 +16,9 @@ import numpy as np
 from ..common.files import creation_record, replace_file
 from ..inspection.head_table import as_csv, head_table
 from ..model import Model
-from .entries import Entry, ProfileError, Source, spool_file
+from .entries import Entry, EntrySource, ProfileError, spool_file
 from .heads import BY_PICTURE
-from .labels import Labels, number_labels
+from .labels import LabelNumbers, number_labels
 from .measuring import PIECE, Piece, measure_piece
 from .pictures import list_pictures
 from .results import Part, Profile, summary
@@ -355,9 +355,9 @@ def new_folder(folder: str | os.PathLike[str]) -> Path:
 def compare(
     first: Model | Profile,
     second: Model | Profile,
-    pictures: Source | Iterable[Source] | None = None,
+    pictures: EntrySource | Iterable[EntrySource] | None = None,
     *,
-    labels: Labels | None = None,
+    labels: LabelNumbers | None = None,
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 16,

@@ -37,10 +37,10 @@ SUFFIXES = frozenset(
     )
 )
 #: Columns of a parquet file that hold the bytes of a picture file.
-COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp")
+PICTURE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp")
 _CACHED = 2  # row groups that stay in memory
 
-Source = Image.Image | bytes | str | PathLike[str] | Tensor
+EntrySource = Image.Image | bytes | str | PathLike[str] | Tensor
 #: What a Dataset yields: a picture and its label, as `pictures.unpack` takes them.
 Sample = tuple[Any, Any] | list[Any] | Mapping[str, Any]
 
@@ -263,7 +263,7 @@ def picture_column(path: str) -> str:
         When there is none.
     """
     schema = parquet_file(path).schema_arrow
-    usual = [name for name in COLUMNS if name in schema.names]
+    usual = [name for name in PICTURE_COLUMNS if name in schema.names]
     for name in usual or schema.names:
         kind = schema.field(name).type
         # Bytes in a column of any other name are pictures only in Hugging Face's form.
@@ -272,7 +272,7 @@ def picture_column(path: str) -> str:
     if not usual:
         raise NoPicturesError(
             f"{printable(path)} has no column of pictures. Expected one of sheet, "
-            f"{', '.join(COLUMNS)}; got {', '.join(schema.names)[:200]}."
+            f"{', '.join(PICTURE_COLUMNS)}; got {', '.join(schema.names)[:200]}."
         )
     kind = shorten(str(schema.field(usual[0]).type), 80)
     raise NoPicturesError(

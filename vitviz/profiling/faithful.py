@@ -14,9 +14,9 @@ import numpy as np
 from ..common.files import assets, printable, replace_file
 from ..intervention import RANDOM_ORDERS, Removal
 from ..model import Model
-from .entries import Entry, ProfileError, Sample, Source
-from .judging import IS_BETTER_HIGH, MAPS, PIECE, RANDOM, Judgement, judge_piece
-from .labels import Labels
+from .entries import Entry, EntrySource, ProfileError, Sample
+from .judging import IS_BETTER_HIGH, JUDGED_AT_A_TIME, MAPS, RANDOM, Judgement, judge_piece
+from .labels import LabelNumbers
 from .measuring import COLUMNS
 from .running import (
     Engine,
@@ -204,14 +204,14 @@ def _by_pair(names: Sequence[str], table: np.ndarray) -> dict[str, dict[str, Int
 
 def faithfulness(
     model: Model,
-    pictures: Source | Sample | Iterable[Source | Sample],
+    pictures: EntrySource | Sample | Iterable[EntrySource | Sample],
     *,
     methods: Sequence[str] | None = None,
     baseline: Sequence[Removal] = ("mean", "blur", "drop"),
     masks: str | os.PathLike[str] | None = None,
     steps: int = 8,
     orders: int = RANDOM_ORDERS,
-    labels: Labels | None = None,
+    labels: LabelNumbers | None = None,
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
@@ -292,7 +292,7 @@ def faithfulness(
         own["masks"] = None if masks is None else str(masks)
         if masks is not None and Path(masks).is_dir():  # workers may have another folder
             own["masks"] = os.path.abspath(masks)
-        about |= {"minibatch": PIECE, "settings": _SETTINGS, **own}
+        about |= {"minibatch": JUDGED_AT_A_TIME, "settings": _SETTINGS, **own}
         folder = None if out is None else Path(out)
         if folder is not None and resume and (folder / "run.json").is_file():
             earlier = load_faithfulness(folder)
@@ -306,7 +306,7 @@ def faithfulness(
                 judge_piece,
                 model,
                 {**own, "batch_size": batch_size},
-                split_list(entries, PIECE),
+                split_list(entries, JUDGED_AT_A_TIME),
                 about,
                 folder,
                 progress,

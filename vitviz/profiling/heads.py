@@ -25,20 +25,20 @@ from ..model.inputs import Picture
 from .entries import Entry, read_all
 
 #: The output of a muted head: zero, or its mean output over pictures, token by token.
-Kind = Literal["zero", "mean"]
+MutingKind = Literal["zero", "mean"]
 #: By kind, the output of each muted (layer, head); zero where it is missing.
-Muting = Mapping[Kind, Mapping[tuple[int, int], np.ndarray]]
+Muting = Mapping[MutingKind, Mapping[tuple[int, int], np.ndarray]]
 #: Measures of a head, with their units.
 MEASURES = UNITS
 #: Measures whose values of every picture are kept.
 BY_PICTURE = ("distance", "entropy", "prefix_mass", "self_mass", "outlier_mass")
 #: (heads, rows, scores if known, attention (heads, rows, T), attention that each row pays to the
 #: prefix tokens and to the patches (heads, 2, rows)).
-Block = tuple[slice, slice, np.ndarray | None, np.ndarray, np.ndarray]
+AttentionBlock = tuple[slice, slice, np.ndarray | None, np.ndarray, np.ndarray]
 
 
 def muting_values(
-    model: Model, kinds: Sequence[Kind], entries: Sequence[Entry], batch_size: int
+    model: Model, kinds: Sequence[MutingKind], entries: Sequence[Entry], batch_size: int
 ) -> Muting:
     """Return the outputs of muted heads; a mean is taken over these entries.
 
@@ -57,7 +57,7 @@ def muting_values(
             f"{model.name} answers with {model.answers} and does not choose one class, so the "
             "importance of its heads is not defined. Leave out importance=."
         )
-    muting: dict[Kind, Mapping[tuple[int, int], np.ndarray]] = {}
+    muting: dict[MutingKind, Mapping[tuple[int, int], np.ndarray]] = {}
     for kind in dict.fromkeys(kinds):
         if kind not in ("zero", "mean"):
             raise ModelError(f'Expected the importance "zero" or "mean", got {kind!r}.')
@@ -189,7 +189,7 @@ def _measure_picture(
         heads, tokens, _ = attention.shape
         parts = np.split(attention, [len(layer.prefix)], axis=2)
         shares = np.stack([part.sum(axis=2) for part in parts], axis=1)
-        block: Block = slice(0, heads), slice(0, tokens), None, attention, shares
+        block: AttentionBlock = slice(0, heads), slice(0, tokens), None, attention, shares
         _measure_blocks(results, layer, number, some, [block], outliers[some])
         return
     windows = acts.attention_by_window(number)  # (W, h, n, m)
@@ -207,7 +207,7 @@ def _measure_blocks(
     layer: Layer,
     number: int,
     some: slice,
-    blocks: Iterable[Block],
+    blocks: Iterable[AttentionBlock],
     outliers: np.ndarray,
 ) -> None:
     """Measure one layer of the pictures `some`, from blocks of its attention."""

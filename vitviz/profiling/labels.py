@@ -21,7 +21,7 @@ from ..common.tables import Row, read_tables, read_text, split_lines
 from ..model import Model
 from .entries import SUFFIXES, ClassName, Entry, Label, ProfileError
 
-Labels = str | PathLike[str] | Mapping[str, int | str] | Sequence[int | str]
+LabelNumbers = str | PathLike[str] | Mapping[str, int | str] | Sequence[int | str]
 #: Headings of the column of labels.
 _HEADINGS = {
     *("label", "labels", "class", "classes", "class_name", "classname", "class_id", "class_idx"),
@@ -30,7 +30,9 @@ _HEADINGS = {
 _WHOLE = re.compile(r"(\d+)(?:\.0+)?")  # pandas writes 3 as 3.0 if the column has a gap
 
 
-def label_entries(entries: list[Entry], labels: Labels, folders: Iterable[str]) -> list[Entry]:
+def label_entries(
+    entries: list[Entry], labels: LabelNumbers, folders: Iterable[str]
+) -> list[Entry]:
     """Return the entries with their labels.
 
     Parameters

@@ -26,16 +26,16 @@ from .entries import (
     SUFFIXES,
     ClassName,
     Entry,
+    EntrySource,
     Label,
     NoPicturesError,
     ProfileError,
     Sample,
-    Source,
     parquet_file,
     picture_column,
     spool_picture,
 )
-from .labels import Labels, label_entries, parse_label
+from .labels import LabelNumbers, label_entries, parse_label
 
 #: Keys under which a Dataset's dictionary may hold the picture, and the label; the first counts.
 _PICTURES = ("image", "pixel_values", "img", "picture", "images", "jpg", "png", "webp")
@@ -48,7 +48,7 @@ _MAX_LABEL_BYTES = 1_000_000  # of a label file in a tar file
 _MEMORY_CHECK = 1 << 30  # bytes of prepared inputs above which the free memory is checked
 
 
-def unpack(item: Any) -> Iterator[tuple[Source, Label]]:
+def unpack(item: Any) -> Iterator[tuple[EntrySource, Label]]:
     """Yield the pictures of an item of a Dataset or DataLoader, each with its label or None.
 
     Parameters
@@ -106,9 +106,9 @@ def _label(value: Any) -> int | str | None:
 
 
 def list_pictures(
-    pictures: Source | Sample | Iterable[Source | Sample],
+    pictures: EntrySource | Sample | Iterable[EntrySource | Sample],
     *,
-    labels: Labels | None = None,
+    labels: LabelNumbers | None = None,
     limit: int | None = None,
     seed: int = 0,
     notes: list[str] | None = None,
@@ -220,7 +220,7 @@ class _Listing:
         self.masks: list[str] = []
         self._seen: set[str] = set()  # resolved paths
 
-    def add(self, source: Source, *, is_explicit: bool = True, label: Label = None) -> None:
+    def add(self, source: EntrySource, *, is_explicit: bool = True, label: Label = None) -> None:
         if isinstance(source, (bytes, Image.Image, Tensor)):
             place = source if self._spool is None else spool_picture(source, self._spool)
             self.entries.append(Entry("", place, label=label))

@@ -113,7 +113,7 @@ class Profile:
         import pandas
 
         if not by_picture:
-            return pandas.DataFrame(head_columns(self))
+            return pandas.DataFrame(profile_columns(self))
         heads = [layer["num_heads"] for layer in self.about["layers"]]
         columns = ("picture", "sha256", "label")
         frames = []
@@ -428,7 +428,7 @@ class Profile:
         about = json.dumps(self.about)  # also here, so that profile.npz can be read alone
         np.savez_compressed(file, allow_pickle=False, about=about, **self.state.to_arrays())
         replace_file(place / "profile.npz", file.getvalue())
-        replace_file(place / "heads.csv", as_csv(head_columns(self)).encode())
+        replace_file(place / "heads.csv", as_csv(profile_columns(self)).encode())
         if self.labelled:
             table = self.confusion()
             lines = io.StringIO()
@@ -545,7 +545,7 @@ def _defaults_of(kind: type[Preprocessing] | type[Layer]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(usual)))
 
 
-def head_columns(profile: Profile) -> dict[str, list[Any]]:
+def profile_columns(profile: Profile) -> dict[str, list[Any]]:
     """Return a table with one row per layer, head and measure, as `summary` has its columns."""
     measures = {name: profile._moments(name) for name in MEASURES}
     for kind in profile.about["importance"]:

@@ -25,9 +25,9 @@ from .cluster import (
     measure_in_processes,
     measure_on_ray,
 )
-from .entries import Entry, ProfileError, Sample, Source, spool_file
-from .heads import BY_PICTURE, Kind, muting_values
-from .labels import Labels, number_labels
+from .entries import Entry, EntrySource, ProfileError, Sample, spool_file
+from .heads import BY_PICTURE, MutingKind, muting_values
+from .labels import LabelNumbers, number_labels
 from .measuring import COLUMNS, PIECE, Piece, measure_piece
 from .pictures import list_pictures, source_names
 from .results import Part, Profile, load_profile, with_defaults
@@ -53,13 +53,13 @@ _SETTINGS = (
 
 def profile(
     model: Model,
-    pictures: Source | Sample | Iterable[Source | Sample],
+    pictures: EntrySource | Sample | Iterable[EntrySource | Sample],
     *,
-    labels: Labels | None = None,
+    labels: LabelNumbers | None = None,
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
-    importance: Sequence[Kind] = (),
+    importance: Sequence[MutingKind] = (),
     sinks: bool = False,
     workers: int = 0,
     engine: Engine = "local",
@@ -160,13 +160,13 @@ def profile(
 @contextmanager
 def open_list(
     model: Model,
-    pictures: Source | Sample | Iterable[Source | Sample],
+    pictures: EntrySource | Sample | Iterable[EntrySource | Sample],
     *,
-    labels: Labels | None,
+    labels: LabelNumbers | None,
     limit: int | None,
     seed: int,
     batch_size: int,
-    importance: Sequence[Kind],
+    importance: Sequence[MutingKind],
     workers: int,
     engine: Engine,
     called: str | None,
@@ -448,7 +448,7 @@ def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def describe_run(
-    model: Model, entries: Sequence[Entry], batch_size: int, importance: Sequence[Kind]
+    model: Model, entries: Sequence[Entry], batch_size: int, importance: Sequence[MutingKind]
 ) -> dict[str, Any]:
     """Describe a run, as `run.json` holds it before anything is measured."""
     weight = next(model.module.parameters())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..common.language import mark
 
 
-class Words(NamedTuple):
+class StepText(NamedTuple):
     """The texts of one step.
 
     Attributes
@@ -35,8 +35,8 @@ EQUATIONS = (
     "(4) y = LN(z_{L}^{0})",
 )
 
-STEPS: Mapping[str, Words] = {
-    "picture": Words(
+STEP_TEXTS: Mapping[str, StepText] = {
+    "picture": StepText(
         mark("Picture"),
         1,
         mark(
@@ -45,7 +45,7 @@ STEPS: Mapping[str, Words] = {
             "the numbers lie around 0."
         ),
     ),
-    "stem": Words(
+    "stem": StepText(
         mark("CNN stem"),
         0,
         mark(
@@ -53,7 +53,7 @@ STEPS: Mapping[str, Words] = {
             "{shape}. The patches are cut from this map, not from the picture."
         ),
     ),
-    "embedding": Words(
+    "embedding": StepText(
         mark("Convolutions"),
         0,
         mark(
@@ -61,7 +61,7 @@ STEPS: Mapping[str, Words] = {
             "it into the first tokens, {shape}."
         ),
     ),
-    "patches": Words(
+    "patches": StepText(
         mark("Patches"),
         1,
         mark(
@@ -70,7 +70,7 @@ STEPS: Mapping[str, Words] = {
             "attention would compare sixteen times as many pairs."
         ),
     ),
-    "flatten": Words(
+    "flatten": StepText(
         mark("Flatten"),
         1,
         mark(
@@ -78,7 +78,7 @@ STEPS: Mapping[str, Words] = {
             "row does not say which pixels were neighbours: the matrix E has to learn that."
         ),
     ),
-    "project": Words(
+    "project": StepText(
         mark("Project · E"),
         1,
         mark(
@@ -87,7 +87,7 @@ STEPS: Mapping[str, Words] = {
             "stride are both P does the same, and that is how it is computed."
         ),
     ),
-    "embedding_norm": Words(
+    "embedding_norm": StepText(
         "LayerNorm",
         0,
         mark(
@@ -95,8 +95,8 @@ STEPS: Mapping[str, Words] = {
             "deviation 1, then a learned scale γ and shift β."
         ),
     ),
-    "prefix": Words("+ {names}", 1, "{prefix}"),
-    "positions": Words(
+    "prefix": StepText("+ {names}", 1, "{prefix}"),
+    "positions": StepText(
         "+ E_{pos}",
         1,
         mark(
@@ -105,12 +105,12 @@ STEPS: Mapping[str, Words] = {
             "token."
         ),
     ),
-    "pre_norm": Words(
+    "pre_norm": StepText(
         "LayerNorm",
         0,
         mark("This model normalises every token once more before the first layer, as CLIP does."),
     ),
-    "encoder": Words(
+    "encoder": StepText(
         mark("Encoder × {L}"),
         2,
         mark(
@@ -118,7 +118,7 @@ STEPS: Mapping[str, Words] = {
             "z_{L}. The number of tokens and their width stay the same."
         ),
     ),
-    "mixer": Words(
+    "mixer": StepText(
         mark("Layers × {L}"),
         0,
         mark(
@@ -128,7 +128,7 @@ STEPS: Mapping[str, Words] = {
         ),
     ),
     # Touvron et al., ResMLP, 2021 (arXiv 2105.03404).
-    "mixer_linear": Words(
+    "mixer_linear": StepText(
         mark("Layers × {L}"),
         0,
         mark(
@@ -138,7 +138,7 @@ STEPS: Mapping[str, Words] = {
         ),
     ),
     # Liu et al., Pay Attention to MLPs, NeurIPS 2021 (arXiv 2105.08050).
-    "mixer_gated": Words(
+    "mixer_gated": StepText(
         mark("Layers × {L}"),
         0,
         mark(
@@ -147,12 +147,12 @@ STEPS: Mapping[str, Words] = {
             "the mixing weights are the same for every picture."
         ),
     ),
-    "stage": Words(
+    "stage": StepText(
         mark("Stage {number}"),
         0,
         mark("Layers {first} to {last}: {grid} tokens of {D} numbers. {kinds}."),
     ),
-    "class_attention": Words(
+    "class_attention": StepText(
         mark("Class attention"),
         0,
         mark(
@@ -160,7 +160,7 @@ STEPS: Mapping[str, Words] = {
             "reads from the patches, which no longer change. One token leaves these layers."
         ),
     ),
-    "output": Words(
+    "output": StepText(
         "y = LN(z_{L}^{0})",
         4,
         mark(
@@ -168,7 +168,7 @@ STEPS: Mapping[str, Words] = {
             "are all that the head receives."
         ),
     ),
-    "output_distilled": Words(
+    "output_distilled": StepText(
         "y = LN(z_{L})",
         4,
         mark(
@@ -177,7 +177,7 @@ STEPS: Mapping[str, Words] = {
             "of its own."
         ),
     ),
-    "output_mean": Words(
+    "output_mean": StepText(
         mark("y: mean"),
         4,
         mark(
@@ -185,7 +185,7 @@ STEPS: Mapping[str, Words] = {
             "all patches."
         ),
     ),
-    "output_mean_norm": Words(
+    "output_mean_norm": StepText(
         mark("y: LN of mean"),
         4,
         mark(
@@ -193,7 +193,7 @@ STEPS: Mapping[str, Words] = {
             "this model reads."
         ),
     ),
-    "output_features": Words(
+    "output_features": StepText(
         "y",
         4,
         mark(
@@ -201,12 +201,12 @@ STEPS: Mapping[str, Words] = {
             "are all that the head receives."
         ),
     ),
-    "head_hidden": Words(
+    "head_hidden": StepText(
         "tanh",
         4,
         mark("This head has a hidden layer with tanh, as the paper uses during pre-training."),
     ),
-    "head": Words(
+    "head": StepText(
         mark("Head"),
         4,
         mark(
@@ -216,7 +216,7 @@ STEPS: Mapping[str, Words] = {
             "tanh."
         ),
     ),
-    "label_head": Words(
+    "label_head": StepText(
         mark("Head"),
         4,
         mark(
@@ -225,7 +225,7 @@ STEPS: Mapping[str, Words] = {
             "or none."
         ),
     ),
-    "value_head": Words(
+    "value_head": StepText(
         mark("Head"),
         4,
         mark(
@@ -233,12 +233,12 @@ STEPS: Mapping[str, Words] = {
             "is not known here, and they are no probabilities."
         ),
     ),
-    "no_head": Words(
+    "no_head": StepText(
         mark("Head"),
         4,
         mark("These weights have no head: the model ends with y, on which other models can build."),
     ),
-    "embedding_head": Words(
+    "embedding_head": StepText(
         mark("Head"),
         4,
         mark(
@@ -249,7 +249,7 @@ STEPS: Mapping[str, Words] = {
 }
 
 #: Of the prefix tokens, by kind; the first is for models whose head reads CLS.
-PREFIX: Mapping[str, str] = {
+PREFIX_STEPS: Mapping[str, str] = {
     "cls": mark(
         "A learned vector, [CLS], is put in front of the patches; it is the same for every "
         "picture. The idea comes from BERT, a language model: a token that stands for no word "

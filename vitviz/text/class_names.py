@@ -44,7 +44,9 @@ COMMON = {
 }
 #: Names by which these sets are recognised: in other sets, "organ" may mean something else.
 _SIGNS = {"jinrikisha", "aquarium fish"}
-FEWEST = 10  # classes of a set that is translated; in smaller sets names may mean something else
+FEWEST_CLASSES = (
+    10  # classes of a set that is translated; in smaller sets names may mean something else
+)
 
 
 def common_names(labels: Sequence[str]) -> tuple[str, ...]:
@@ -66,7 +68,11 @@ def _common(labels: tuple[str, ...], language: str) -> tuple[str, ...]:
     first = [_with_spaces(label.split(",")[0] or label) for label in labels]
     common = COMMON if _SIGNS & {*first} else {}
     english = tuple(common.get(name, name) for name in first)
-    if language == "en" or len(english) < FEWEST or not strings("classes").keys() >= {*english}:
+    if (
+        language == "en"
+        or len(english) < FEWEST_CLASSES
+        or not strings("classes").keys() >= {*english}
+    ):
         return english
     return tuple(map(Message, english))
 

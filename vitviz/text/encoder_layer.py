@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from ..common.language import mark
-from .anatomy import Words
+from .anatomy import StepText
 
 #: Boxes of an encoder layer. `qkv` stands for queries, keys and values.
-BOXES: Mapping[str, Words] = {
-    "before": Words(
+BOXES: Mapping[str, StepText] = {
+    "before": StepText(
         "z_{ℓ−1}",
         2,
         mark(
@@ -15,7 +15,7 @@ BOXES: Mapping[str, Words] = {
             "every layer reads from it and adds to it, and nothing else connects the layers."
         ),
     ),
-    "norm1": Words(
+    "norm1": StepText(
         "LN",
         2,
         mark(
@@ -26,7 +26,7 @@ BOXES: Mapping[str, Words] = {
             "Transformer had it after each addition (post-norm)."
         ),
     ),
-    "norm1_rms": Words(
+    "norm1_rms": StepText(
         "RMSNorm",
         2,
         mark(
@@ -35,7 +35,7 @@ BOXES: Mapping[str, Words] = {
             "however long a token has grown. It stands before attention (pre-norm)."
         ),
     ),
-    "qkv": Words(
+    "qkv": StepText(
         "q k v",
         2,
         mark(
@@ -45,7 +45,7 @@ BOXES: Mapping[str, Words] = {
         ),
     ),
     # Su et al., RoFormer, 2021 (arXiv 2104.09864); for patches: Heo et al., ECCV 2024.
-    "rotated": Words(
+    "rotated": StepText(
         "RoPE",
         0,
         mark(
@@ -54,7 +54,7 @@ BOXES: Mapping[str, Words] = {
             "on their offset: how far one patch lies from the other, and in which direction."
         ),
     ),
-    "scores": Words(
+    "scores": StepText(
         "q kᵀ / √D_{h}",
         2,
         mark(
@@ -64,7 +64,7 @@ BOXES: Mapping[str, Words] = {
             "undoes that.{bias}"
         ),
     ),
-    "attention": Words(
+    "attention": StepText(
         "softmax: A",
         2,
         mark(
@@ -72,7 +72,7 @@ BOXES: Mapping[str, Words] = {
             "row of A. If all scores were equal, each key would get {equal}."
         ),
     ),
-    "heads": Words(
+    "heads": StepText(
         "A v",
         2,
         mark(
@@ -81,7 +81,7 @@ BOXES: Mapping[str, Words] = {
             "layer processes each token on its own."
         ),
     ),
-    "concatenated": Words(
+    "concatenated": StepText(
         mark("heads side by side"),
         2,
         mark(
@@ -89,10 +89,10 @@ BOXES: Mapping[str, Words] = {
             "are put side by side: {h} × {d} numbers."
         ),
     ),
-    "heads_norm": Words(
+    "heads_norm": StepText(
         "LN", 2, mark("This family normalises the heads' results before they are mixed.")
     ),
-    "projected": Words(
+    "projected": StepText(
         "U_{msa}",
         2,
         mark(
@@ -101,7 +101,7 @@ BOXES: Mapping[str, Words] = {
         ),
     ),
     # Touvron et al., Going deeper with Image Transformers, ICCV 2021, section 2.
-    "layer_scale1": Words(
+    "layer_scale1": StepText(
         "LayerScale",
         2,
         mark(
@@ -109,7 +109,7 @@ BOXES: Mapping[str, Words] = {
             "that at first the layers add almost nothing."
         ),
     ),
-    "after_attention": Words(
+    "after_attention": StepText(
         "+ → z′_{ℓ}",
         2,
         mark(
@@ -117,9 +117,13 @@ BOXES: Mapping[str, Words] = {
             "changes the stream here by {attention} of its length (mean over all tokens)."
         ),
     ),
-    "norm2": Words("LN", 3, mark("LayerNorm again, with a γ and a β of its own, before the MLP.")),
-    "norm2_rms": Words("RMSNorm", 3, mark("RMSNorm again, with a γ of its own, before the MLP.")),
-    "hidden": Words(
+    "norm2": StepText(
+        "LN", 3, mark("LayerNorm again, with a γ and a β of its own, before the MLP.")
+    ),
+    "norm2_rms": StepText(
+        "RMSNorm", 3, mark("RMSNorm again, with a γ of its own, before the MLP.")
+    ),
+    "hidden": StepText(
         mark("MLP: hidden"),
         3,
         mark(
@@ -129,20 +133,20 @@ BOXES: Mapping[str, Words] = {
             "into {M}."
         ),
     ),
-    "activated": Words(
+    "activated": StepText(
         "{activation}",
         3,
         "{activating}",
     ),
-    "mlp": Words(
+    "mlp": StepText(
         mark("MLP: out"),
         3,
         mark("A second matrix turns the hidden units back into {D} numbers."),
     ),
-    "layer_scale2": Words(
+    "layer_scale2": StepText(
         "LayerScale", 3, mark("Again each number is multiplied by a learned factor.")
     ),
-    "after": Words(
+    "after": StepText(
         "+ → z_{ℓ}",
         3,
         mark(

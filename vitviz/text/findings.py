@@ -7,8 +7,10 @@ import numpy as np
 
 from ..common.language import as_percent, mark, offset_name, tr, tr_md
 
-CLEAR = 0.1  # a clear pattern exceeds uniform attention by this share of attention among patches
-MOST = 0.5  # from this share on, a head counts as attending to one prefix token
+CLEAR_SHARE = (
+    0.1  # a clear pattern exceeds uniform attention by this share of attention among patches
+)
+MOSTLY_PREFIX = 0.5  # from this share on, a head counts as attending to one prefix token
 ALMOST_UNIFORM = 0.1  # share of attention that would have to move to become uniform
 NEAR_UNIFORM, LOCAL = 0.1, 0.5  # shares of the distance of uniform attention
 MUCH, ALMOST = 0.3, 0.8  # correlations
@@ -72,7 +74,7 @@ def attention(
     shares = [each.shares for each in patterns]
     uniform = patterns[0].uniform
     # If most attention goes to one prefix token, a pattern among the patches means little.
-    away = [each.get("prefix", np.zeros(1)) >= MOST for each in shares]
+    away = [each.get("prefix", np.zeros(1)) >= MOSTLY_PREFIX for each in shares]
     excess = {
         (name, at, head): float(share) - uniform[name]
         for at, by_name in enumerate(shares)
@@ -86,7 +88,7 @@ def attention(
         "No head attends clearly to a row or a column, to neighbours, to itself, to one offset or "
         "to one token."
     )
-    if best is not None and excess[best] >= CLEAR:
+    if best is not None and excess[best] >= CLEAR_SHARE:
         name, at, head = best
         numbers = dict(
             layer=layers[at],

@@ -323,6 +323,6 @@ def settings_of(number: int, step: int = 1) -> dict[str, str]:
     }
 
 
-def link(number: int, step: int = 1) -> str:
+def lesson_link(number: int, step: int = 1) -> str:
     """Return the address of a step below the server's: "attention?lesson=3.1&picture=..."."""
     return f"{LESSONS[number - 1].steps[step - 1].page}?{urlencode(settings_of(number, step))}"

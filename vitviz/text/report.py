@@ -6,7 +6,7 @@ OPENED = mark("Layer {layer} is opened here; the app and vitviz.widget open ever
 NO_PICTURE = mark(
     "Anatomy is left out: it needs the pictures themselves, and captures alone were given."
 )
-EXPERIMENTS = mark(
+NO_EXPERIMENTS = mark(
     "This file has what one forward pass of each picture shows. Experiments, which run "
     "the model again, are not in it: muted heads, hidden patches, occlusion, curves of "
     "removal, shuffled patches, and maps of one class. The app makes them on the pages "
@@ -21,7 +21,7 @@ NOT_ALIKE = mark(
     "The figures of Distance, Rollout and Tokens are left out: they need every token to "
     "attend to every token, and the same tokens in each layer, which is not so in {model}."
 )
-WEIGHTS = mark("The weights")
+WEIGHTS_TITLE = mark("The weights")
 WEIGHTS_DIGEST = mark("SHA-256 of the weights {sha256}.")
 UNTRAINED = mark("These are random weights.")
 SOME_UNTRAINED = mark("Some of these weights are random, as each line below its figure says.")

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-SIDE = 32  # of CIFAR's pictures, in pixels
+CIFAR_SIDE = 32  # of CIFAR's pictures, in pixels
 # Mean and standard deviation of CIFAR-10's training pictures, per channel, of values in 0..1.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 # Those of Tiny-ImageNet's.
@@ -121,9 +121,9 @@ def _from_sheets(path: Path) -> Split:
     pictures = []
     for sheet in table["sheet"].to_pylist():
         tiles = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB"))
-        rows, cols = tiles.shape[0] // SIDE, tiles.shape[1] // SIDE
-        tiles = tiles.reshape(rows, SIDE, cols, SIDE, 3).swapaxes(1, 2)
-        pictures.append(tiles.reshape(-1, SIDE, SIDE, 3))
+        rows, cols = tiles.shape[0] // CIFAR_SIDE, tiles.shape[1] // CIFAR_SIDE
+        tiles = tiles.reshape(rows, CIFAR_SIDE, cols, CIFAR_SIDE, 3).swapaxes(1, 2)
+        pictures.append(tiles.reshape(-1, CIFAR_SIDE, CIFAR_SIDE, 3))
     labels = np.frombuffer(b"".join(table["label"].to_pylist()), np.uint8)
     classes = json.loads(table.schema.metadata[b"classes"])
     return Split(np.concatenate(pictures), labels.astype(np.int64), tuple(classes))
@@ -161,7 +161,9 @@ def _from_pickles(files: list[Path], folder: Path) -> Split:
         else (b"fine_labels", b"fine_label_names")
     )
     meta = read(folder / ("batches.meta" if label_key == b"labels" else "meta"))
-    pictures = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, SIDE, SIDE)
+    pictures = np.concatenate([batch[b"data"] for batch in batches]).reshape(
+        -1, 3, CIFAR_SIDE, CIFAR_SIDE
+    )
     labels = np.concatenate([np.asarray(batch[label_key], np.int64) for batch in batches])
     classes = tuple(name.decode() for name in meta[name_key])
     return Split(np.ascontiguousarray(pictures.transpose(0, 2, 3, 1)), labels, classes)

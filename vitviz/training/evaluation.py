@@ -52,7 +52,7 @@ class Calibration:
     error_at_temperature: float
 
 
-def preprocessing_of(network: Network, split: Split) -> Preprocessing:
+def fitted_preprocessing(network: Network, split: Split) -> Preprocessing:
     """Return the preprocessing that resizes the split's pictures to the network's input."""
     side = split.pictures.shape[1]
     small = (side, side)
@@ -69,7 +69,7 @@ def predict(
     batch_size: int = 10,  # with 50, each picture takes half as long again
 ) -> Tensor:
     """Compute logits (n, K) of a split's pictures, each preprocessed as in `capture`."""
-    preprocess = preprocess or preprocessing_of(network, split)
+    preprocess = preprocess or fitted_preprocessing(network, split)
     device = next(network.parameters()).device
     network.eval()
     logits = []

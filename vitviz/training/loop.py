@@ -21,7 +21,7 @@ from ..model.initialisation import build_random_model
 from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .cnn import Cnn, WhitenedCnn
-from .data import SIDE, Split, load, normalise
+from .data import CIFAR_SIDE, Split, load, normalise
 from .evaluation import accuracy, calibration
 from .objective import (
     Network,
@@ -217,7 +217,7 @@ class _Run:
             model = _build_network(self.recipe, self.recipe.stages[0])
             if isinstance(model, WhitenedCnn):
                 few = torch.from_numpy(self.split.pictures[:WHITENED])
-                model.set_whitening(normalise(few, SIDE, self.split.mean, self.split.std))
+                model.set_whitening(normalise(few, CIFAR_SIDE, self.split.mean, self.split.std))
             return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
         if self.about["recipe"] != recipe:

@@ -14,7 +14,7 @@ from .. import inspection
 from ..common.files import open_replacement, replace_file
 from ..vit import VisionTransformer
 from .data import Split, normalise
-from .evaluation import preprocessing_of
+from .evaluation import fitted_preprocessing
 from .objective import PlainAttention
 from .recipes import RECIPES, Recipe
 
@@ -62,7 +62,7 @@ def publish(
         "classes": held_out.classes,
         "mean": held_out.mean,
         "std": held_out.std,
-        "detail": preprocessing_of(model, held_out).detail,
+        "detail": fitted_preprocessing(model, held_out).detail,
         "test_accuracy": about["test_accuracy"],
         "temperature": round(about["temperature"], 4),
     }

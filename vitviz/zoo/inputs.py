@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..model import Model
 from ..model.memory import attention_weights, largest_attention
-from .resampling import MAX_SIDE, InputSize
+from .resampling import MAX_INPUT_SIDE, InputSize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def whole_picture(model: Model, picture: InputSize, *, most: float = math.inf) -
         return 2 * abs(shape) + abs(patches)
 
     # Twice or half as many patches would no longer have about the same cost.
-    longest = [min(MAX_SIDE // pixels, int(2 * count)) for pixels in step]
+    longest = [min(MAX_INPUT_SIDE // pixels, int(2 * count)) for pixels in step]
     return min(
         (
             (rows * step[0], columns * step[1])

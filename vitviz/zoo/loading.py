@@ -44,11 +44,11 @@ from .checkpoints import (
 from .files import CONFIG, find_file, read_labels
 from .folders import load_folder
 from .open_clips import OPEN_CLIP_CONFIG
-from .planning import Plan, check_memory, load_file, plan
+from .planning import Plan, check_model_memory, load_file, plan
 from .processors import ImageProcessor, Transforms, check_preprocessing, preprocessing_in
 from .repositories import fetch_configuration, repository
 from .resampling import (
-    MAX_SIDE,
+    MAX_INPUT_SIDE,
     check_mixing,
     resampling_note,
     timm_leaves_positions,
@@ -280,12 +280,12 @@ def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if isinstance(size, tuple) and len(size) == 2 and all(isinstance(n, int) for n in size):
         height, width = size
-        if min(size) > 0 and max(size) <= MAX_SIDE:
+        if min(size) > 0 and max(size) <= MAX_INPUT_SIDE:
             return height, width
     raise ModelError(
         "Expected an image size of one number or (rows, columns) from 1 to {most}, "
         "got {image_size!r}.",
-        most=MAX_SIDE,
+        most=MAX_INPUT_SIDE,
         image_size=image_size,
     )
 
@@ -310,7 +310,7 @@ def _load_shipped(
             outline = VisionTransformer(**configuration)
     except ValueError as error:
         raise ModelError(message(error)) from error
-    check_memory(name, outline, outline.patch_embed.image_size)
+    check_model_memory(name, outline, outline.patch_embed.image_size)
     is_trained = file is not None or pretrained
     with skip_random_weights() if is_trained else nullcontext():
         module = VisionTransformer(**configuration)

@@ -288,7 +288,7 @@ def _check_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]
             raise
     height, width = preprocessing_of(outline, size).input_size
     try:
-        check_memory(f"{architecture} of timm", outline, (height, width))
+        check_model_memory(f"{architecture} of timm", outline, (height, width))
         if size is not None:
             channels = input_channels(outline)
             with torch.no_grad(), ShapesAlone():
@@ -306,7 +306,7 @@ def _check_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]
     return options
 
 
-def check_memory(what: str, outline: nn.Module, size: tuple[int, int]) -> None:
+def check_model_memory(what: str, outline: nn.Module, size: tuple[int, int]) -> None:
     """Refuse a model that needs more memory than is free, including one capture."""
     sites = family_of(outline).sites(outline, size)
     require_memory(

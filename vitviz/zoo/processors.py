@@ -17,7 +17,7 @@ from ..common.language import Message, reason_of
 from ..model import Preprocessing
 from ..model.families import ModelError
 from .files import PROCESSOR, WHOLE_PROCESSOR, read_json
-from .resampling import MAX_SIDE
+from .resampling import MAX_INPUT_SIDE
 
 #: Settings that `_describe` obeys for every class of processor.
 _OBEYED = frozenset({
@@ -262,7 +262,7 @@ def _describe_checked(settings: Mapping[str, Any], kind: str) -> Preprocessing:
 
 def check_preprocessing(draft: Preprocessing) -> Preprocessing:
     """Return the preprocessing, or raise a ValueError or TypeError if it fits no picture."""
-    if not all(0 < side <= MAX_SIDE for side in draft.input_size):
+    if not all(0 < side <= MAX_INPUT_SIDE for side in draft.input_size):
         raise ValueError
     if not all(0 < std < math.inf for std in draft.std) or not all(map(math.isfinite, draft.mean)):
         raise ValueError

@@ -27,9 +27,9 @@ from .folders import WHOLES, load_folder
 from .open_clips import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, check_open_clip, names_tokenizer
 from .texts import TOKENIZER_SETTINGS, TOKENIZERS
 
-PREFIX = "hf-hub:"
+HUB_PREFIX = "hf-hub:"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
-_NAME = re.compile(rf"{PREFIX}({_PART}/{_PART})(?:@([\w.-]{{1,100}}))?", re.ASCII)
+_NAME = re.compile(rf"{HUB_PREFIX}({_PART}/{_PART})(?:@([\w.-]{{1,100}}))?", re.ASCII)
 
 
 def repository(name: str) -> tuple[str, str] | None:

@@ -11,14 +11,14 @@ from ..common.language import Message
 from ..model.families import ModelError, family_of
 from .checkpoints import CheckpointError
 
-MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
+MAX_INPUT_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
 InputSize = tuple[int, int]  # height and width in pixels
-Shape = tuple[int, ...]
+Sizes = tuple[int, ...]
 
 
 def trained_size(
-    shapes: Mapping[str, Shape], outline: nn.Module, default: InputSize
+    shapes: Mapping[str, Sizes], outline: nn.Module, default: InputSize
 ) -> InputSize | None:
     """Return the input size (height, width) at which the position tables in a file fit.
 
@@ -51,13 +51,13 @@ def trained_size(
             scale = _offset_scale(own, shape)
         if scale is not None:
             height, width = (side * times for side, times in zip(default, scale, strict=True))
-            if max(height, width) > MAX_SIDE:
+            if max(height, width) > MAX_INPUT_SIDE:
                 raise CheckpointError(
                     "The file's {name} is for an input of {side:,.0f} pixels a side; at most "
                     "{most:,} are possible.",
                     name=name,
                     side=float(max(height, width)),
-                    most=MAX_SIDE,
+                    most=MAX_INPUT_SIDE,
                 )
             if height.denominator == width.denominator == 1:
                 return int(height), int(width)
@@ -76,7 +76,7 @@ def _patch_scale(own: int, count: int, grid: InputSize) -> tuple[Fraction, Fract
     return Fraction(side, grid[0]), Fraction(side, grid[1])
 
 
-def _offset_scale(own: Shape, shape: Shape) -> tuple[Fraction, Fraction]:
+def _offset_scale(own: Sizes, shape: Sizes) -> tuple[Fraction, Fraction]:
     """Return how the grid grows by its relative position bias: 2 s - 1 offsets for s patches."""
     if len(own) == 3:  # (heads, rows, columns)
         return Fraction(shape[1] + 1, own[1] + 1), Fraction(shape[2] + 1, own[2] + 1)

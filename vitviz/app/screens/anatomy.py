@@ -14,7 +14,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy, class_menu, lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import places
 from vitviz.app.widgets.weights import OWN
 from vitviz.common import DEFAULT_MODEL, SMALL_MODEL
@@ -66,7 +66,7 @@ def _choose_patches(view: View) -> None:
 @lesson.part("anatomy")
 def _draw_way(view: View) -> None:
     with places().stage:
-        anatomy.anatomy(view)
+        anatomy.draw_anatomy(view)
 
 
 def _shapes(view: View) -> Table:
@@ -87,7 +87,7 @@ def _shapes(view: View) -> Table:
 
 def _tabulate_product(view: View) -> list[Table]:
     """Return the one number that is worked out: query, key and their product."""
-    from vitviz.web.anatomy import scores as attention_scores
+    from vitviz.web.anatomy import head_scores as attention_scores
 
     boxes = {box.name: box.values for box in anatomy.layer_of(view)}
     q, k = boxes.get("queries"), boxes.get("keys")
@@ -171,7 +171,7 @@ def _patch_answers(view: View) -> list[Table]:
     labels, index = class_menu.names(acts), class_menu.chosen_index(acts)
     words, photo, answers = st.columns([4, 4, 4])
     with words:
-        class_menu.draw_menu(acts)
+        class_menu.draw_class_menu(acts)
         depths = range(acts.depth + 1)
         depth = choose("depth", tr("After layer"), depths, acts.depth, kind="slider")
         probabilities = results.compute(
@@ -194,16 +194,16 @@ def _patch_answers(view: View) -> list[Table]:
             )
         )
     with photo:
-        show(
+        show_figure(
             plots.picture(
-                results.photo(view), crop=acts.crop, grid=acts.grid, query=view.query_patch
+                results.reduced_photo(view), crop=acts.crop, grid=acts.grid, query=view.query_patch
             )
         )
     with answers:
-        show(
+        show_figure(
             plots.patch_answers(
                 probabilities,
-                results.photo(view),
+                results.reduced_photo(view),
                 crop=acts.crop,
                 labels=labels,
                 index=index,
@@ -247,9 +247,9 @@ def _locality(view: View) -> list[Table]:
     fields, words = st.columns([4, 8])
     left, _, right, _ = view.acts.crop
     with fields:
-        show(
+        show_figure(
             plots.receptive_fields(
-                results.photo(view),
+                results.reduced_photo(view),
                 crop=view.acts.crop,
                 grid=view.grid,
                 patch=patch,

@@ -9,12 +9,12 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app.shared import results
-from vitviz.app.shared.classroom import Question
+from vitviz.app.shared.classroom import PredictionQuestion
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
 from vitviz.app.widgets.counts import COUNTS, choose_counts, titles_of
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
 from vitviz.common.language import Message, tr, tr_md
@@ -22,7 +22,7 @@ from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.web.token_map import (
     Frame,
-    Shape,
+    MapShape,
     capture_frames,
     count_map_bytes,
     encode_frame,
@@ -83,18 +83,18 @@ def page(view: View) -> Data | None:
 
 def _sinks(view: View) -> str:
     """Name the keys that get attention and add little, and those that add much to nearly all."""
-    sinks = results.sinks(view, view.layer)
+    sinks = results.find_sinks(view, view.layer)
     return findings.sinks(view.layer + 1, sinks, view.grid[1], view.prefix)
 
 
-def _guess(view: View, shape: Shape) -> prediction.Guess | None:
+def _guess(view: View, shape: MapShape) -> prediction.Guess | None:
     """Return the guess and say how near it is; None while it is asked for."""
     row = view.style.direction == "row" or shape.prefix_only
     grid, crop = (shape.key_grid, view.acts.crop_of(view.layer, keys=True))
     if not row:
         grid, crop = shape.grid, view.acts.crop_of(view.layer)
     depends_on = (view.layer, view.head, view.query, row, grid, crop)
-    question = Question("attention", view.key, depends_on)
+    question = PredictionQuestion("attention", view.key, depends_on)
     guess = prediction.current_guess(question, stays=True)
     if guess is None:
         words = text.ask_where_it_looks(view.query_name, view.place, row)
@@ -168,7 +168,9 @@ def _mixing(view: View) -> Data:
             maps=len(maps),
         )
     )
-    show(plots.token_mixing(maps[top], names=[tr("unit {unit}", unit=unit + 1) for unit in top]))
+    show_figure(
+        plots.token_mixing(maps[top], names=[tr("unit {unit}", unit=unit + 1) for unit in top])
+    )
     columns: Columns = {Message("unit {unit}", unit=unit + 1): maps[unit].ravel() for unit in top}
     about = tr(
         "Weights with which layer {layer} mixes the patches; they are not attention.",
@@ -181,7 +183,7 @@ def _mixing(view: View) -> Data:
     )
 
 
-def _table(view: View, shape: Shape, counts: "Of") -> Table:
+def _table(view: View, shape: MapShape, counts: "Of") -> Table:
     """Return one row or column of what the maps count for every head, in per cent."""
     row = view.style.direction == "row" or shape.prefix_only
     shares = 100 * results.query_shares(view, counts)

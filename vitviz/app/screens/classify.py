@@ -13,13 +13,13 @@ from vitviz.app.cells import read_cells
 from vitviz.app.screens import classify_answer, classify_heads, classify_words
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
-from vitviz.app.shared.classroom import Question
+from vitviz.app.shared.classroom import PredictionQuestion
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, experiment, lesson, prediction
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.experiment import REMOVALS, Pending, find_result, run_button, run_pending
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import places
 from vitviz.common.language import Message, literal, mark, tr, tr_md
 from vitviz.plots.clicked import MOST_NUMBERS
@@ -62,8 +62,8 @@ class Blocks:
         return "occlusion", self.index, self.side, self.removal
 
     @property
-    def question(self) -> Question:
-        return Question("classify", self.view.key, self.key)
+    def question(self) -> PredictionQuestion:
+        return PredictionQuestion("classify", self.view.key, self.key)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -146,7 +146,7 @@ class Blocks:
 
 
 BRUSHES = {"drag": mark("drag over patches"), "click": mark("click on patches")}
-SIDES = (2, 4)  # of a block, in patches
+BLOCK_SIDES = (2, 4)  # of a block, in patches
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
 
 
@@ -162,11 +162,11 @@ def page(view: View) -> Data | None:
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = experiment.choose_removal(view)
     index = class_menu.chosen_index(acts)
-    blocks = Blocks(view, index, setting("block", SIDES, 4), removal)
-    class_menu.draw_menu(acts, "bar")
+    blocks = Blocks(view, index, setting("block", BLOCK_SIDES, 4), removal)
+    class_menu.draw_class_menu(acts, "bar")
     drag = choose("brush", tr("Choose patches by"), BRUSHES, "drag", "settings") == "drag"
     experiment.removal_control(view)
-    control("block", tr("Side of a block, patches"), SIDES, "settings")
+    control("block", tr("Side of a block, patches"), BLOCK_SIDES, "settings")
 
     columns, pending = _columns(), []
     instead = classify_heads.replacement()
@@ -255,7 +255,7 @@ def _lens(lens: np.ndarray, acts: "Activations", *, changed: bool) -> None:
     after = tr(" after your changes") if changed else ""
     st.subheader(tr("Logit lens{changed}", changed=after), anchor=False)
     full = full_names(acts.output_names)
-    show(plots.logit_lens(lens, class_menu.names(acts), full_names=full))
+    show_figure(plots.logit_lens(lens, class_menu.names(acts), full_names=full))
     st.markdown(
         tr(
             "The head was trained on the last layer only. A low probability after an "
@@ -273,11 +273,11 @@ def _of_other_families(view: View) -> Data:
     answer, hiding = places().stage.columns(2)
     with answer:
         st.subheader(tr("The answer"), anchor=False)
-        show(class_menu.answer_figure(view.acts))
+        show_figure(class_menu.answer_figure(view.acts))
         classify_answer.tell_worth(view, probabilities)
     with hiding:
         st.subheader(tr("Hide each block in turn"), anchor=False)
-        class_menu.draw_menu(view.acts)
+        class_menu.draw_class_menu(view.acts)
         pending = _occlusion(Blocks(view, index, side, "mean"))
         st.markdown(
             tr(
@@ -376,10 +376,10 @@ def _occlusion(blocks: Blocks) -> Pending | None:
         return blocks.run_button()
     figure = plots.occlusion(
         effect,
-        results.photo(blocks.view),
+        results.reduced_photo(blocks.view),
         crop=blocks.view.acts.crop,
         name=blocks.name,
         block=blocks.side if math.prod(blocks.grid) <= MOST_NUMBERS else None,
     )
-    show(figure if guess is None else plots.with_guess(figure, guess))
+    show_figure(figure if guess is None else plots.with_guess(figure, guess))
     return None

@@ -11,7 +11,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.data_table import Columns, Table, columns_of, head_columns, patch_columns
 from vitviz.app.widgets.experiment import REMOVALS
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
 from vitviz.text.class_names import common_names, full_names, other_names, table_names
 
@@ -56,7 +56,7 @@ def draw_answer(view: View, edits: "list[Edit]") -> tuple[np.ndarray, bool]:
         before, full = view.acts.probabilities, full_names(view.acts.output_names)
         assert before is not None
         figure = plots.answer_change(before, after, class_menu.names(view.acts), full_names=full)
-    show(figure, key="answer")
+    show_figure(figure, key="answer")
     tell_worth(view, after, edited=bool(edits))
     _softmax(view)
     return lens, bool(edits)

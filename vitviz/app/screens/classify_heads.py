@@ -15,7 +15,7 @@ from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import experiment
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.experiment import Pending, find_result, run_button
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.text import findings
@@ -107,7 +107,7 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
     if isinstance(parts, str):
         st.warning(parts)
         return None
-    show(plots.parts_by_head(parts.heads, mlps=parts.mlps, name=name))
+    show_figure(plots.parts_by_head(parts.heads, mlps=parts.mlps, name=name))
     words = tr(
         "Embedding {embedding:+.2f}, heads {heads:+.2f}, MLPs {mlps:+.2f}, biases {biases:+.2f}: "
         "together **{total:.4f}**, and the logit is **{answer:.4f}**. The scale of the last "
@@ -159,7 +159,7 @@ def values_of(view: View, instead: str) -> Values:
         captured = (acts for _, acts in results.of_samples(model, names))
         return intervention.mean_head_outputs(captured)
 
-    return results.captures().get((*model_key(model), "head outputs", instead), make)
+    return results.capture_cache().get((*model_key(model), "head outputs", instead), make)
 
 
 def replacement() -> str:

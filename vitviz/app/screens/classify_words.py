@@ -13,7 +13,7 @@ from vitviz.app.shared.view import MEAN, View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Markdown, Message, mark, tr, tr_md
 from vitviz.text.class_names import table_names
 
@@ -88,9 +88,9 @@ def draw_words(view: View, index: int) -> list[Table]:
     with chart:
         signed = path == "heads" or less is not None
         figure = plots.word_map(
-            values, results.photo(view), crop=acts.crop, title=title, signed=signed
+            values, results.reduced_photo(view), crop=acts.crop, title=title, signed=signed
         )
-        show(figure)
+        show_figure(figure)
     columns = table_names(acts.output_names)
     heading = Message("cosine with {name}", name=columns[index])
     if path == "heads":
@@ -181,7 +181,7 @@ def _draw_written_map(
     )
     by_token = parts.by_token[view.layer, :heads]
     values = by_token.sum(axis=0) if view.head is None else by_token[view.head]
-    show(plots.parts_by_head(parts.heads, name=name))
+    show_figure(plots.parts_by_head(parts.heads, name=name))
     prefix = len(view.prefix)
     words = tr_md(
         "What {heads} of layer {layer} wrote for the logit of **{name}** from each patch: "

@@ -19,7 +19,7 @@ from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Beside, Data, Table, columns_of, patch_columns
 from vitviz.app.widgets.experiment import run_pending
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, as_percent, literal, mark, tr, tr_md, translate
@@ -37,7 +37,7 @@ MODES = {
 }
 MOST_MATCHES = 10
 MATCHES = 5
-CHANNELS = 3
+COLOURS = 3
 
 
 def page(view: View) -> Data | None:
@@ -77,7 +77,7 @@ def page(view: View) -> Data | None:
             _answer(one, title, side)
     exchanged: list[Table] = []
     if mode == "pictures":
-        exchanged, pending = compare_patching.draw(view, other) or ([], None)
+        exchanged, pending = compare_patching.draw_patching(view, other) or ([], None)
         run_pending(pending)
     tables = compared.make
     return replace(compared, make=lambda: [*_answers([view, other], names), *tables(), *exchanged])
@@ -132,8 +132,8 @@ def _other_model(view: View, name: str, mode: str, bar: DeltaGenerator) -> View 
         if mode == "weights":
             model = weights_menu.load_beside(name, weights, view.picture)
         else:
-            model = models.load(name, weights)
-        return compare_maps.matching_view(view, model, results.capture(model, view.picture))
+            model = models.load_by_name(name, weights)
+        return compare_maps.matching_view(view, model, results.capture_picture(model, view.picture))
     except ModelError as error:
         st.error(tr_md(error))
         return None
@@ -145,7 +145,7 @@ def _answer(view: View, title: str, side: str) -> None:
     if acts.probabilities is None:
         st.markdown(literal(class_menu.answer_words(acts, trained=view.model.trained)))
     else:
-        show(class_menu.answer_figure(acts), key=f"answer_{side}")  # the two may be the same
+        show_figure(class_menu.answer_figure(acts), key=f"answer_{side}")  # the two may be the same
 
 
 def _answers(views: list[View], names: list[str]) -> list[Table]:
@@ -202,10 +202,11 @@ def _other_picture(view: View) -> View | None:
         kwargs={"picture": chosen, "other_picture": current},
         icon=":material/swap_horiz:",
     )
-    picture = pictures.picture(chosen)
+    picture = pictures.chosen_picture(chosen)
     try:
         return replace(
-            view, **models.view_fields(view.model, picture, results.capture(view.model, picture))
+            view,
+            **models.view_fields(view.model, picture, results.capture_picture(view.model, picture)),
         )
     except ModelError as error:
         st.error(tr_md(error))
@@ -245,17 +246,17 @@ def _draw_pictures(view: View, other: View) -> Data:
     with matched:
         st.subheader(tr("Mutual pairs"), anchor=False)
         figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
-        show(figures[0])
+        show_figure(figures[0])
     components = np.empty((2, 0, count))  # of both pictures
     with coloured:
-        if min(2 * count, first.shape[1]) >= CHANNELS:
+        if min(2 * count, first.shape[1]) >= COLOURS:
             one, two, explained = inspection.joint_components(first, second)
             components = np.stack([one.T, two.T])
             st.subheader(tr("Principal components of both together"), anchor=False)
-            shape = (*view.grid, CHANNELS)
+            shape = (*view.grid, COLOURS)
             pair = one.reshape(shape), two.reshape(shape)
             figures.append(plots.joint_components(pair, images, crops=crops))
-            show(figures[1])
+            show_figure(figures[1])
             shares = [as_percent(share) for share in explained]
             st.markdown(
                 tr(

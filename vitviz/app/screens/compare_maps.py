@@ -23,7 +23,7 @@ from vitviz.app.widgets.data_table import (
     head_columns,
     patch_columns,
 )
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import (
     committed_head,
@@ -40,8 +40,8 @@ from vitviz.inspection.inputs import stack_layers
 from vitviz.text import findings
 from vitviz.web.token_map import (
     Frame,
-    Kind,
-    Shape,
+    MapKind,
+    MapShape,
     capture_frames,
     count_map_bytes,
     default_query,
@@ -262,7 +262,7 @@ def _distance_figure(names: Sequence[str], distances: Sequence[_Distances]) -> "
         figure = plots.distance_difference(
             second - first, unit=tr(unit), names=(translate(names[0]), translate(names[1]))
         )
-        show(figure)
+        show_figure(figure)
         return figure
     st.subheader(tr("Mean attention distance from the first layer to the last"), anchor=False)
     st.markdown(
@@ -273,7 +273,7 @@ def _distance_figure(names: Sequence[str], distances: Sequence[_Distances]) -> "
         names=[*map(translate, names)],
         equal_sharing=[one.equal / one.side for one in distances],
     )
-    show(figure)
+    show_figure(figure)
     return figure
 
 
@@ -320,10 +320,10 @@ def _sent_matches(nearest: np.ndarray, mutual: np.ndarray, back: np.ndarray) -> 
 def linked_map(
     view: "View",
     frame: Frame,
-    shape: Shape,
+    shape: MapShape,
     *,
     name: str,
-    kind: Kind,
+    kind: MapKind,
     title: str,
     map_name: str,
     caption: tuple[str, str],

@@ -15,7 +15,7 @@ from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.experiment import Pending, find_result, run_button
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Message, mark, tr, tr_md, translate
 from vitviz.text.class_names import common_names, table_names
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from vitviz.intervention import PatchEffects, Progress
 
-Part = Literal["heads", "tokens"]
-PARTS: dict[Part, str] = {"heads": mark("heads"), "tokens": mark("tokens")}
+PatchedPart = Literal["heads", "tokens"]
+PARTS: dict[PatchedPart, str] = {"heads": mark("heads"), "tokens": mark("tokens")}
 _ANIMALS = ("goldfish", "koala", "dog", "bison", "red_panda")
 _BUILDINGS = ("triumphal_arch", "aqueduct", "dam", "triumphal_arch", "aqueduct")
 OWN = "own"
@@ -63,7 +63,7 @@ class PartEffects:
 
 
 @lesson.part("patching")
-def draw(view: View, other: View) -> tuple[list[Table], Pending | None]:
+def draw_patching(view: View, other: View) -> tuple[list[Table], Pending | None]:
     """Draw the fold; in it, when it is opened, the effects, or the button that measures them."""
     if view.acts.probabilities is None:
         return [], None
@@ -80,7 +80,7 @@ def draw(view: View, other: View) -> tuple[list[Table], Pending | None]:
 
 def _draw(view: View, other: View) -> tuple[list[Table], Pending | None]:
     chosen = setting("pairs", [OWN, *PRESETS], OWN)
-    part: Part = setting("part", list(PARTS), "heads")
+    part: PatchedPart = setting("part", list(PARTS), "heads")
     st.markdown(
         tr(
             "The first picture runs through the model once more, and one part of it gets the "
@@ -135,7 +135,7 @@ def _pairs(name: str, view: View, other: View) -> "list[tuple[Image.Image, Image
     ]
 
 
-def _passes(view: View, part: Part, pairs: int) -> int:
+def _passes(view: View, part: PatchedPart, pairs: int) -> int:
     """Return how many passes it takes; of tokens, all parts of a layer share one."""
     layers = view.model.layers
     own = len(layers) + (sum(layer.num_heads for layer in layers) if part == "heads" else 0)
@@ -145,7 +145,7 @@ def _passes(view: View, part: Part, pairs: int) -> int:
 def _exchange(
     view: View,
     pairs: "Sequence[tuple[Image.Image, Image.Image]]",
-    part: Part,
+    part: PatchedPart,
     progress: "Progress",
 ) -> PartEffects | Message:
     """Exchange the parts, or return why they cannot be exchanged."""
@@ -203,7 +203,7 @@ def _token_names(view: View, masks: np.ndarray) -> tuple[str, ...]:
     return (*(name.upper() for name in layer.prefix), *blocks)
 
 
-def _show(view: View, patched: PartEffects, part: Part) -> None:
+def _show(view: View, patched: PartEffects, part: PatchedPart) -> None:
     """Draw the effects, and say which part moves the answer most."""
     effects, names = patched.effects, common_names(view.acts.output_names)
     mean, (low, high) = effects.mean, effects.interval()
@@ -211,7 +211,7 @@ def _show(view: View, patched: PartEffects, part: Part) -> None:
     axis = tr("head") if part == "heads" else tr("token, or block of patches")
     pairs = len(effects.classes)
     ends = (low, high) if pairs > 1 else None
-    show(plots.patch_effects(mean, parts, axis=axis, interval=ends), key="patch_effects")
+    show_figure(plots.patch_effects(mean, parts, axis=axis, interval=ends), key="patch_effects")
     answers = "; ".join(
         tr("{first} → {second}", first=names[first], second=names[second])
         for first, second in effects.classes
@@ -276,13 +276,13 @@ def _show(view: View, patched: PartEffects, part: Part) -> None:
     )
 
 
-def _part_words(part: Part, name: str) -> str:
+def _part_words(part: PatchedPart, name: str) -> str:
     if part == "heads":
         return tr("head {head}", head=name)
     return name if name.isalpha() else tr("block {name}", name=name)
 
 
-def _table(view: View, patched: PartEffects, part: Part) -> Table:
+def _table(view: View, patched: PartEffects, part: PatchedPart) -> Table:
     effects, mean = patched.effects, patched.effects.mean
     low, high = effects.interval()
     layers, parts = np.indices(mean.shape).reshape(2, -1)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
@@ -12,31 +12,31 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import records, settings
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.classroom import Question
+from vitviz.app.shared.classroom import PredictionQuestion
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson, prediction, profiles
 from vitviz.app.widgets.control import choose, draw_head_menu
 from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import Columns, Data, Table, columns_of, head_columns
 from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
-from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, capitalize, mark, patch_name, tr, tr_md
+from vitviz.inspection.attention import Variant
 from vitviz.inspection.inputs import stack_layers
 from vitviz.plots.maps import query_map
 from vitviz.text import findings
 from vitviz.text import guesses as text
-from vitviz.web.token_map import KINDS
+from vitviz.web.token_map import MAP_KINDS
 
 if TYPE_CHECKING:
     from vitviz import Activations, Profile
     from vitviz.activations.activations import Of
     from vitviz.intervention import Progress
 
-Variant = Literal["renormalised", "paper"]
 #: By layer, from 0, what was found there; a layer in which it cannot be told has its reason.
-Sinks = dict[int, "inspection.Sinks | str"]
+SinksByLayer = dict[int, "inspection.Sinks | str"]
 #: What is marked above a layer, by its name in `inspection.Sinks`.
 _SINKS = {"no_ops": mark("no-op sink"), "broadcasts": mark("broadcast")}
 _ROWS: dict[Variant, str] = {
@@ -63,7 +63,7 @@ class Behind:
 
     @property
     def series(self) -> tuple[str, np.ndarray, np.ndarray]:
-        return profiles.describe_count(self.profile), self.pixels, self.deviation
+        return profiles.describe_profile_size(self.profile), self.pixels, self.deviation
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -140,11 +140,11 @@ def compare_with_reference(
 
 
 def reference_source(behind: Behind) -> str:
-    over = profiles.describe_count(behind.profile)
+    over = profiles.describe_profile_size(behind.profile)
     return tr(
         "What is over {over} comes from {profile}.",
         over=over,
-        profile=profiles.provenance(behind.profile),
+        profile=profiles.profile_provenance(behind.profile),
     )
 
 
@@ -162,14 +162,14 @@ def page(view: View) -> Data | None:
 
     guess = None
     if prediction.is_on():
-        question = Question("distance", view.key, over)
+        question = PredictionQuestion("distance", view.key, over)
         guess = prediction.current_guess(question)
         draw = partial(plots.guesses_by_layer, num_layers=view.acts.depth)
         if guess is None:
             prediction.ask_layer(question, tr(text.WHICH_IS_LOCAL), view.acts.depth, draw=draw)
             return Data(lambda: [], hidden=True)
     try:
-        surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)
+        surveys = survey_samples(view) if over == "samples" else of_picture(view.acts, view.key)
     except ModelError as error:  # on a sample; the layers of this picture are all valid
         st.warning(tr_md(error))
         return None
@@ -186,7 +186,7 @@ def page(view: View) -> Data | None:
     draw_finding(findings.distance(mean(survey.distance), equal), of=subject)
     dots, one = places().stage.columns([7, 5])
     counts = choose_counts(view)
-    sinks: Sinks | None = find_result(view, "sinks of layers") if over == "image" else None
+    sinks: SinksByLayer | None = find_result(view, "sinks of layers") if over == "image" else None
     with dots:
         _dots(view, survey, behind, sinks, guess.answer if guess else None)
         if guess is not None:
@@ -228,7 +228,7 @@ def _by_layer(view: View) -> Data:
         behind=behind.series if behind else None,
     )
     with places().stage:
-        show(figure, key="distance_dots", on_click=partial(_go, distance.shape[1]))
+        show_figure(figure, key="distance_dots", on_click=partial(_go, distance.shape[1]))
     compare_with_reference(view, behind, distance, tr("On this picture"))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
@@ -236,7 +236,7 @@ def _by_layer(view: View) -> Data:
             "Click a dot to choose its head. Compare a head with equal sharing in its own layer, "
             "the dashed line, and not with other layers. In this model {kinds}. Rows of A are "
             "renormalised over the patches.",
-            kinds=tr(" and ").join(tr(KINDS[kind]) for kind in kinds),
+            kinds=tr(" and ").join(tr(MAP_KINDS[kind]) for kind in kinds),
         )
     )
     layers, heads = np.nonzero(np.arange(distance.shape[1]) < np.array(num_heads)[:, None])
@@ -284,7 +284,7 @@ def _choose_comparisons() -> list[str]:
 
 
 def _dots(
-    view: View, survey: Survey, behind: Behind | None, sinks: Sinks | None, guess: int | None
+    view: View, survey: Survey, behind: Behind | None, sinks: SinksByLayer | None, guess: int | None
 ) -> None:
     acts, record, beside = view.acts, records.read("distance_vit_s14"), _choose_comparisons()
     marks = {
@@ -306,7 +306,7 @@ def _dots(
     )
     if guess is not None:
         figure = plots.with_guessed_layer(figure, guess)
-    show(figure, key="distance_dots", on_click=partial(_go, acts.num_heads))
+    show_figure(figure, key="distance_dots", on_click=partial(_go, acts.num_heads))
     if "recorded" in beside:
         st.markdown(tr("Squares: {record}", record=tr(record["about"])))
     if "cnn" in beside:
@@ -329,7 +329,7 @@ def _go(heads: int, points: Points) -> None:
 
 
 @lesson.part("sinks")
-def _draw_sinks(view: View, sinks: Sinks | None, behind: Behind | None) -> Pending | None:
+def _draw_sinks(view: View, sinks: SinksByLayer | None, behind: Behind | None) -> Pending | None:
     """Name no-op sinks and broadcasts, or draw the button that looks for them."""
     from vitviz import ModelError
 
@@ -346,12 +346,12 @@ def _draw_sinks(view: View, sinks: Sinks | None, behind: Behind | None) -> Pendi
             st.info(words)
         return None
 
-    def make(progress: "Progress") -> Sinks:
-        by_layer: Sinks = {}
+    def make(progress: "Progress") -> SinksByLayer:
+        by_layer: SinksByLayer = {}
         for layer in range(view.acts.depth):
             progress(layer, view.acts.depth)
             try:
-                by_layer[layer] = results.sinks(view, layer)
+                by_layer[layer] = results.find_sinks(view, layer)
             except ModelError as error:
                 by_layer[layer] = tr_md(error)
         return by_layer
@@ -405,7 +405,7 @@ def _map(view: View, counts: "Of") -> None:
     token = len(view.prefix) + patch_number(view.grid, query)
     shares = results.row_shares(view, counts, view.layer)[:, token, len(view.prefix) :]
     shares = view.of_head(shares.reshape(-1, *view.grid))
-    image, crop = results.photo(view), view.acts.crop
+    image, crop = results.reduced_photo(view), view.acts.crop
     left, top, right, bottom = crop
     if image.width > image.height:  # of a wide picture what the model saw alone
         image = image.crop((round(left), round(top), round(right), round(bottom)))
@@ -424,7 +424,7 @@ def _map(view: View, counts: "Of") -> None:
     if counts != "weights":
         words += f" · {tr(COUNTS[counts])}"
     st.markdown(words)
-    show(
+    show_figure(
         query_map(shares, image, crop=crop, query=query, name=name),
         key="distance_map",
         on_click=choose_patch,
@@ -450,7 +450,7 @@ def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
     )
     for column, figure in zip(st.columns(2), (histogram, offsets), strict=True):
         with column:
-            show(figure)
+            show_figure(figure)
 
 
 def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | None) -> str:
@@ -469,7 +469,7 @@ def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | No
     if behind:
         words += tr(
             " (over {pictures} {usual} px)",
-            pictures=profiles.describe_count(behind.profile),
+            pictures=profiles.describe_profile_size(behind.profile),
             usual=_usual(view, behind),
         )
     if view.prefix:
@@ -514,7 +514,7 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     return Table(about, columns)
 
 
-def _sinks_tables(view: View, sinks: Sinks) -> list[Table]:
+def _sinks_tables(view: View, sinks: SinksByLayer) -> list[Table]:
     """Return the table of the keys that were found, or none."""
     rows: list[tuple[object, ...]] = []
     for layer, one in sinks.items():
@@ -546,7 +546,7 @@ def of_picture(acts: "Activations", key: Sequence[Hashable]) -> Surveys:
     return results.compute((*key, "distances"), lambda: _measure(acts))
 
 
-def of_samples(view: View) -> Surveys:
+def survey_samples(view: View) -> Surveys:
     """Measure both variants of the distance on all sample pictures, cached."""
 
     def make() -> Surveys:
@@ -558,7 +558,7 @@ def of_samples(view: View) -> Surveys:
         return {variant: _stack([one[variant] for one in surveys]) for variant in VARIANTS}
 
     key = (*view.key[:2], "distances", "samples")
-    return results.captures().get(key, make)
+    return results.capture_cache().get(key, make)
 
 
 def _measure(acts: "Activations") -> Surveys:

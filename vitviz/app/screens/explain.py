@@ -11,14 +11,14 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.screens import explain_curves, explain_recorded
-from vitviz.app.screens.explain_recorded import OF_NO_CLASS, label, marked_label
+from vitviz.app.screens.explain_recorded import TITLES_OF_NO_CLASS, label, marked_label
 from vitviz.app.settings import text_setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, describe_reading
 from vitviz.app.widgets import class_menu, experiment, lesson
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
 from vitviz.inspection.comparison import correlation
@@ -59,7 +59,7 @@ def page(view: View) -> Data | None:
         st.info(models.explain_no_classes(view.model))
         return None
     index = class_menu.chosen_index(acts)
-    class_menu.draw_menu(acts, "bar")
+    class_menu.draw_class_menu(acts, "bar")
     chosen = _choose_maps(view)
     removal = experiment.choose_removal(view)
     experiment.removal_control(view)
@@ -78,10 +78,10 @@ def page(view: View) -> Data | None:
     curves: dict[str, explain_curves.Pair] = {}
     if maps.values and lesson.shows("curves"):
         by_label = {marked_label(name): each for name, each in maps.values.items()}
-        curves, pending = explain_curves.draw(view, by_label, index, removal)
+        curves, pending = explain_curves.draw_curves(view, by_label, index, removal)
         maps.pending.extend([pending] if pending else [])
     _explain(view, maps, index)
-    explain_recorded.draw(view, removal)
+    explain_recorded.draw_recorded(view, removal)
     run_pending(*maps.pending)
     if not maps.values:
         return None
@@ -91,8 +91,8 @@ def page(view: View) -> Data | None:
         recorded = explain_recorded.find_recorded(view)
         return [
             _table(view, maps, name),
-            *([explain_curves.table(curves, removal, name)] if curves else []),
-            *([explain_recorded.table(recorded)] if recorded else []),
+            *([explain_curves.curves_table(curves, removal, name)] if curves else []),
+            *([explain_recorded.recorded_table(recorded)] if recorded else []),
         ]
 
     return Data(tables)
@@ -103,7 +103,7 @@ def _labels(view: View) -> dict[str, str]:
     from vitviz.attribution import METHODS
 
     labels = {name: method.label for name, method in METHODS.items()}
-    return labels | (OF_NO_CLASS if view.acts.all_to_all else {})
+    return labels | (TITLES_OF_NO_CLASS if view.acts.all_to_all else {})
 
 
 def _passes(name: str) -> int:
@@ -118,7 +118,7 @@ def _choose_maps(view: View) -> list[str]:
     usual = " ".join(name for name in labels if _passes(name) <= FEW)
 
     def fits(text: str) -> bool:
-        return bool(text.split()) and set(text.split()) <= {*labels, *OF_NO_CLASS}
+        return bool(text.split()) and set(text.split()) <= {*labels, *TITLES_OF_NO_CLASS}
 
     text = text_setting("maps", fits, usual)
     chosen = [name for name in labels if name in text.split()]
@@ -172,8 +172,8 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
         When the method is not defined for the model.
     """
     acts = view.acts
-    if name in OF_NO_CLASS:
-        measures = results.measurements(view)
+    if name in TITLES_OF_NO_CLASS:
+        measures = results.measure(view)
         if name == "last":
             last: np.ndarray = measures.query_attention[-1].mean(axis=0)
             return last
@@ -207,7 +207,7 @@ def _draw(view: View, maps: Maps) -> None:
         patch=query,
     )
     with st.container(key="swipe" if len(ranks) > 1 else None):
-        show(figure, key="ranked_maps")
+        show_figure(figure, key="ranked_maps")
 
 
 def _say_how_alike(maps: Maps) -> None:

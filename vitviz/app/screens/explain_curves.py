@@ -13,7 +13,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.experiment import REMOVALS, Pending, find_result, run_button
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Message, literal, mark, tr, tr_md
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     Pair = tuple[Curve, Curve]  # deletion and insertion
 
-STEPS = 10  # of a curve
-RANDOM = mark("random")
+CURVE_STEPS = 10  # of a curve
+RANDOM_TITLE = mark("random")
 
 
-def draw(
+def draw_curves(
     view: View, maps: Mapping[str, np.ndarray], index: int, removal: "Removal"
 ) -> "tuple[dict[str, Pair], Pending | None]":
     """Draw the curves that were computed, and a button that computes the missing ones.
@@ -42,11 +42,11 @@ def draw(
 
     st.subheader(tr("Deletion and insertion: better than chance?"), anchor=False)
     pairs: dict[str, Pair | None] = {
-        name: find_result(view, *_cache_key(name, index, removal)) for name in (*maps, RANDOM)
+        name: find_result(view, *_cache_key(name, index, removal)) for name in (*maps, RANDOM_TITLE)
     }
     missing = [name for name, pair in pairs.items() if pair is None]
     curves = {name: pair for name, pair in pairs.items() if pair is not None}
-    if pairs[RANDOM] is not None and len(curves) > 1:
+    if pairs[RANDOM_TITLE] is not None and len(curves) > 1:
         _draw_pairs(view, curves, index, removal)
     if not missing:
         return curves, None
@@ -60,7 +60,7 @@ def draw(
                 name=class_menu.names(view.acts)[index],
             )
         )
-    orders = [intervention.RANDOM_ORDERS if name == RANDOM else 1 for name in missing]
+    orders = [intervention.RANDOM_ORDERS if name == RANDOM_TITLE else 1 for name in missing]
     passes = 2 * sum(orders) * _passes(view)
     pending = run_button(
         view,
@@ -77,7 +77,7 @@ def _cache_key(name: str, index: int, removal: "Removal") -> tuple[str, str, int
 
 def _passes(view: View) -> int:
     rows, cols = view.model.layers[0].query_grid
-    return 1 + min(STEPS, rows * cols)
+    return 1 + min(CURVE_STEPS, rows * cols)
 
 
 def _compute(
@@ -100,12 +100,14 @@ def _compute(
         done += 1
 
     model, image = view.model, view.picture.image
-    options: dict[str, Any] = dict(target=index, steps=STEPS, removal=removal, progress=onward)
+    options: dict[str, Any] = dict(
+        target=index, steps=CURVE_STEPS, removal=removal, progress=onward
+    )
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
     for name in missing:
         deleted: Curve
         inserted: Curve
-        if name == RANDOM:
+        if name == RANDOM_TITLE:
             deleted, inserted = (
                 intervention.random_curve(kind, model, image, **options) for kind in kinds
             )
@@ -114,7 +116,7 @@ def _compute(
         pair: Pair = (deleted, inserted)
         # Each pair is kept, also if the rest is cancelled.
         key = (*view.key, *_cache_key(name, index, removal))
-        results.captures().get(key, partial(tuple, pair))
+        results.capture_cache().get(key, partial(tuple, pair))
     return len(missing)
 
 
@@ -122,7 +124,7 @@ def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Rem
     from vitviz import intervention
 
     name = class_menu.names(view.acts)[index]
-    deleted, inserted = curves[RANDOM]
+    deleted, inserted = curves[RANDOM_TITLE]
     better = []
     for column, putting_back in zip(st.columns(2), (False, True), strict=True):
         of_kind = {label: pair[putting_back] for label, pair in curves.items()}
@@ -137,12 +139,12 @@ def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Rem
             }
         )
         with column:
-            show(
+            show_figure(
                 plots.removal_curves(
                     {tr(label): (one.shares, one.probabilities) for label, one in of_kind.items()},
                     name=name,
                     putting_back=putting_back,
-                    ranges={tr(RANDOM): (chance.low, chance.high)},
+                    ranges={tr(RANDOM_TITLE): (chance.low, chance.high)},
                 )
             )
             st.markdown(
@@ -169,7 +171,7 @@ def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Rem
         st.markdown(tr("None of these maps is better than chance in both."))
 
 
-def table(curves: "dict[str, Pair]", removal: "Removal", name: str) -> Table:
+def curves_table(curves: "dict[str, Pair]", removal: "Removal", name: str) -> Table:
     from vitviz import intervention
 
     deletion, _ = next(iter(curves.values()))

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app.screens.explain_curves import RANDOM
+from vitviz.app.screens.explain_curves import RANDOM_TITLE
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.data_table import Table, columns_of
 from vitviz.app.widgets.experiment import REMOVALS
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Message, mark, tr, tr_md
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from vitviz.profiling import Faithfulness
 
 #: Maps that know no class, by their names in the address.
-OF_NO_CLASS = {"rollout": mark("rollout"), "last": mark("attention of the last layer")}
+TITLES_OF_NO_CLASS = {"rollout": mark("rollout"), "last": mark("attention of the last layer")}
 #: Measures in the order in which they are drawn: name, unit, and what is good.
-MEASURES = {
+RECORDED_MEASURES = {
     "deletion": (mark("Deletion"), mark("area"), mark("less is better")),
     "insertion": (mark("Insertion"), mark("area"), mark("more is better")),
     "pointing": (
@@ -62,11 +62,11 @@ def find_recorded(view: View) -> "Faithfulness | None":
         recorded = load_faithfulness(paths[view.model.name])
         return recorded if fits(recorded, view.model) else None
 
-    return results.captures().get((*model_key(view.model), "recorded maps"), make)
+    return results.capture_cache().get((*model_key(view.model), "recorded maps"), make)
 
 
 @lesson.part("recorded")
-def draw(view: View, removal: "Removal") -> None:
+def draw_recorded(view: View, removal: "Removal") -> None:
     """Draw the fold, and in it, when it is opened, a figure for each measure."""
     folded = st.expander(
         tr("Over many pictures: which maps may I trust?"), key="recorded", on_change="rerun"
@@ -100,12 +100,12 @@ def _draw_measures(record: "Faithfulness", removal: "Removal") -> None:
                 measure=title,
                 unit=unit,
                 better=[label(name) for name in _better(record, measure)],
-                chance=tr(RANDOM),
+                chance=tr(RANDOM_TITLE),
                 logarithmic=measure == "seconds",
             )
             with column:
                 st.markdown(f"**{title}** · {good}")
-                show(figure, key=f"recorded_{measure}")
+                show_figure(figure, key=f"recorded_{measure}")
     st.markdown("\n".join(_judge(record, measure, title) for measure, title, _, _ in chosen))
 
 
@@ -117,7 +117,7 @@ def _choose_measures(record: "Faithfulness", removal: "Removal") -> list[tuple[s
     recorded: list[Removal] = record.about["removals"]
     fill = removal if removal in recorded else recorded[0]
     chosen = []
-    for name, (title, unit, good) in MEASURES.items():
+    for name, (title, unit, good) in RECORDED_MEASURES.items():
         what = tr(title)
         if name not in record.means:
             name = f"{name}_{fill}"
@@ -136,7 +136,7 @@ def marked_label(name: str) -> str:
     """Return the marked name of a map, also by its name in a record."""
     from vitviz.attribution import METHODS
 
-    others = {**OF_NO_CLASS, "attention": OF_NO_CLASS["last"], "random": RANDOM}
+    others = {**TITLES_OF_NO_CLASS, "attention": TITLES_OF_NO_CLASS["last"], "random": RANDOM_TITLE}
     return others.get(name) or METHODS[name].label
 
 
@@ -191,7 +191,7 @@ def _judge(record: "Faithfulness", measure: str, title: str) -> str:
     return words + tr_md(" {map} is better than all others.", map=label(winner))
 
 
-def table(faithfulness: "Faithfulness") -> Table:
+def recorded_table(faithfulness: "Faithfulness") -> Table:
     """Return all recorded means with their intervals."""
     rows = [
         (measure, Message(marked_label(name)), *interval)

@@ -15,7 +15,7 @@ from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.app.widgets.places import draw_finding, label_in_bar, places
 from vitviz.common.language import Message, current_language, mark, tr, tr_md
 from vitviz.text import findings
@@ -121,7 +121,7 @@ def page(view: View) -> Data | None:
         with answer:
             st.subheader(title, anchor=False)
             name = f"{title}, {tiles.facts[chosen]}"
-            show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
+            show_figure(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
         with product:
             _explain_overlap(kernel, view.model.layers[0].patch_side[0])
     else:
@@ -190,7 +190,7 @@ def _switch(at: str, label: str, name: str, options: tuple[str, ...]) -> str:
 def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
     """Draw all tiles of the model; a click selects one."""
     st.subheader(title, anchor=False)
-    show(
+    show_figure(
         tiles.figure(gain, chosen),
         key="mosaic",
         on_click=lambda points: _choose(points[0]["point_index"]),
@@ -214,7 +214,7 @@ def _random_beside(
     else:
         st.subheader(tr("With random weights"), anchor=False)
         try:
-            kernel, label = models.random_kernel(view.model), "random weights"
+            kernel, label = models.cached_random_kernel(view.model), "random weights"
         except (ModelError, BusyError) as error:
             st.info(tr_md(error))
             return
@@ -222,7 +222,7 @@ def _random_beside(
         st.markdown(tr("E was initialised to zeros, so there is nothing to draw."))
         return
     tiles = _tiles(kernel, (view.model.name, label), what, order)
-    show(tiles.figure(gain), key="initial_tiles")
+    show_figure(tiles.figure(gain), key="initial_tiles")
     st.markdown(tiles.words)
 
 
@@ -258,7 +258,7 @@ def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: s
     st.subheader(tr("Response of each patch to {tile}", tile=title.lower()), anchor=False)
     image, crop = results.seen_part(view)
     figure = plots.filter_response(response, image, crop=crop, name=title.lower(), query=patch)
-    show(figure, key="response", on_click=clicked)
+    show_figure(figure, key="response", on_click=clicked)
     st.markdown(
         tr(
             "From {low:+.2f} to {high:+.2f}, before the bias is added. Click a patch to work out "
@@ -282,7 +282,9 @@ def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str)
     _, high, wide = kernel.shape
     row, col = patch[0] * high, patch[1] * wide
     pixels = _input(view)[:, row : row + high, col : col + wide]
-    show(plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product")
+    show_figure(
+        plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product"
+    )
     parts = pixels.astype(np.float64) * kernel
     st.markdown(
         tr(
@@ -305,7 +307,7 @@ def _tiles(kernel: np.ndarray, key: tuple[Hashable, ...], what: str, order: str)
     ----------
     key : what the kernel (n, 3, P, P) depends on
     """
-    return results.captures().get(
+    return results.capture_cache().get(
         ("filters", *key, what, order, current_language()),
         lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
     )

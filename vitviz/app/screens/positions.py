@@ -15,7 +15,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import frames_to_send, middle, token_map
 from vitviz.common.language import Message, capitalize, literal, mark, tr, tr_md
@@ -24,23 +24,23 @@ from vitviz.text import findings
 from vitviz.text.families import explain_positions
 from vitviz.web.token_map import Frame, encode_frame, matching_patch
 
-Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
-KINDS: dict[Kind, str] = {
+EmbeddingKind = Literal["learned", "sincos1d", "sincos2d", "random"]
+EMBEDDING_KINDS: dict[EmbeddingKind, str] = {
     "learned": mark("learned"),
     "sincos1d": mark("sine-cosine 1-D"),
     "sincos2d": mark("sine-cosine 2-D"),
     "random": mark("random"),
 }
-FORMULAS: dict[Kind, str] = {
+FORMULAS: dict[EmbeddingKind, str] = {
     "sincos1d": r"E_{pos}^{\,i} = \left[\sin(i\,\omega_k),\; \cos(i\,\omega_k)\right]_k, \quad"
     r"\omega_k = 10000^{-2k/D}",
     "sincos2d": r"E_{pos}^{\,(r,c)} = \left[\sin(r\,\omega_k),\; \cos(r\,\omega_k),\; "
     r"\sin(c\,\omega_k),\; \cos(c\,\omega_k)\right]_k, \quad \omega_k = 10000^{-4k/D}",
 }
-SCALES = {"minimum": mark("from the minimum, {least}"), "whole": mark("from −1 to 1")}
+COSINE_SCALES = {"minimum": mark("from the minimum, {least}"), "whole": mark("from −1 to 1")}
 MIRRORED = 0.5  # cosine with the mirror image from which it is worth a word
 GRIDS = (7, 8, 10, 12, 14, 16, 20, 24, 32)
-INTERPOLATIONS: dict[Interpolation, str] = {
+INTERPOLATION_NAMES: dict[Interpolation, str] = {
     "bicubic": mark("bicubic"),
     "bilinear": mark("bilinear"),
     "nearest": mark("nearest"),
@@ -58,7 +58,11 @@ def page(view: View) -> Data | None:
     reasons = explain_positions(literal(view.model.name), encodings)
     places().notes.markdown(f"{capitalize(reasons)}.")
     width = view.acts.tokens(0).shape[1]
-    kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
+    kinds = [
+        kind
+        for kind in EMBEDDING_KINDS
+        if _fits(kind, width) and not (refusal and kind == "learned")
+    ]
     kind = setting("kind", kinds, kinds[0])
     name = tr(_name(view, kind))
     similarity = _similarity(view, kind)
@@ -90,8 +94,8 @@ def page(view: View) -> Data | None:
     control(  # below the map, which stands in the first screen
         "cosines",
         tr("Scale"),
-        list(SCALES),
-        words=lambda name: tr(SCALES[name], least=f"{similarity.min():.2f}"),
+        list(COSINE_SCALES),
+        words=lambda name: tr(COSINE_SCALES[name], least=f"{similarity.min():.2f}"),
         width="content",
     )
     tables = _shuffle(view) or []
@@ -121,7 +125,7 @@ def _lowest(similarity: np.ndarray) -> float:
 
     On a scale from -1, cosines that differ little are painted nearly alike.
     """
-    chosen = setting("cosines", list(SCALES), "minimum")
+    chosen = setting("cosines", list(COSINE_SCALES), "minimum")
     return math.floor(100 * float(similarity.min())) / 100 if chosen == "minimum" else -1.0
 
 
@@ -129,7 +133,7 @@ def _lowest(similarity: np.ndarray) -> float:
 def _all_and_lines(
     view: View,
     similarity: np.ndarray,
-    kind: Kind,
+    kind: EmbeddingKind,
     name: str,
     position: tuple[int, int],
     low: float,
@@ -150,12 +154,12 @@ def _all_and_lines(
             anchor=False,
         )
         profile = inspection.position_profile(similarity, position=position)
-        show(plots.position_profile(profile, position=position))
+        show_figure(plots.position_profile(profile, position=position))
         if kind in FORMULAS:
             st.latex(FORMULAS[kind])
 
 
-def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
+def _numbers(view: View, kinds: list[EmbeddingKind], position: tuple[int, int]) -> Table:
     cosines: Columns = {
         _name(view, kind): _similarity(view, kind)[position].ravel() for kind in kinds
     }
@@ -169,10 +173,10 @@ def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
     )
 
 
-def _name(view: View, kind: Kind) -> Message:
+def _name(view: View, kind: EmbeddingKind) -> Message:
     if kind == "learned" and not view.model.trained:
         return Message("untrained")
-    return Message(KINDS[kind])
+    return Message(EMBEDDING_KINDS[kind])
 
 
 def _why_not_learned(view: View) -> str | None:
@@ -200,11 +204,11 @@ def _why_not_learned(view: View) -> str | None:
     )
 
 
-def _fits(kind: Kind, width: int) -> bool:
+def _fits(kind: EmbeddingKind, width: int) -> bool:
     return width % {"sincos1d": 2, "sincos2d": 4}.get(kind, 1) == 0
 
 
-def _table(view: View, kind: Kind) -> np.ndarray:
+def _table(view: View, kind: EmbeddingKind) -> np.ndarray:
     """Return the position embeddings of the patches: (N, D)."""
     rows, cols = view.grid
     if kind == "learned":
@@ -215,14 +219,14 @@ def _table(view: View, kind: Kind) -> np.ndarray:
     return inspection.position_table(kind, grid=(rows, cols), embed_dim=width)
 
 
-def _similarity(view: View, kind: Kind) -> np.ndarray:
+def _similarity(view: View, kind: EmbeddingKind) -> np.ndarray:
     return results.compute(
         ("positions", *view.key[:2], view.grid, kind),
         lambda: inspection.position_similarity(_table(view, kind), grid=view.grid),
     )
 
 
-def _frames(view: View, kinds: list[Kind], current: Kind) -> list[Frame]:
+def _frames(view: View, kinds: list[EmbeddingKind], current: EmbeddingKind) -> list[Frame]:
     """Return the frames of all kinds where these are small enough, else of the one on screen."""
     count = view.grid[0] * view.grid[1]
     numbers = frames_to_send(len(kinds), kinds.index(current), count**2)
@@ -241,7 +245,7 @@ def _frames(view: View, kinds: list[Kind], current: Kind) -> list[Frame]:
     )
 
 
-def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
+def _averages(view: View, similarity: np.ndarray, kind: EmbeddingKind) -> str:
     """Describe the cosines with neighbours and with mirror images."""
     near = inspection.neighbour_similarity(similarity)
     across, down = inspection.mirror_similarity(similarity)
@@ -290,17 +294,19 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int], lo
         settings.change(query=f"{row + 1}.{col + 1}")
 
     figure = plots.position_similarity(similarity, position=position, low=low)
-    show(figure, key="tiles", on_click=clicked)
+    show_figure(figure, key="tiles", on_click=clicked)
 
 
 @lesson.part("grid")
-def _draw_resized(view: View, kind: Kind, name: str, position: tuple[int, int], low: float) -> None:
+def _draw_resized(
+    view: View, kind: EmbeddingKind, name: str, position: tuple[int, int], low: float
+) -> None:
     """Draw the tile of one position before and after interpolation to another grid."""
     (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
     st.subheader(tr("Interpolated to another grid: {name}", name=name), anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
     new_rows = choose("grid", tr("Rows of the new grid"), GRIDS, 24, first, "select_slider")
-    how = choose("interpolation", tr("Interpolation"), INTERPOLATIONS, "bicubic", second)
+    how = choose("interpolation", tr("Interpolation"), INTERPOLATION_NAMES, "bicubic", second)
     grid = (new_rows, max(1, round(new_rows * cols / rows)))
     whole = (0, 0, 1, 1)  # both grids cover all of the picture
     there = matching_patch(position, (view.grid, whole), (grid, whole))
@@ -321,7 +327,7 @@ def _draw_resized(view: View, kind: Kind, name: str, position: tuple[int, int], 
                     column=at[1] + 1,
                 )
             )
-            show(plots.position_tile(tiles, position=at, low=low), key=when)
+            show_figure(plots.position_tile(tiles, position=at, low=low), key=when)
     words.markdown(
         tr(
             "{rows} x {columns} patches of {high} x {wide} px make a picture of {height} x "
@@ -346,7 +352,7 @@ def _draw_resized(view: View, kind: Kind, name: str, position: tuple[int, int], 
 
 
 def _resized_similarity(
-    view: View, kind: Kind, grid: tuple[int, int], how: Interpolation
+    view: View, kind: EmbeddingKind, grid: tuple[int, int], how: Interpolation
 ) -> np.ndarray:
     def make() -> np.ndarray:
         table = _table(view, kind)

@@ -13,13 +13,13 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.data_table import Columns, Table
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Message, mark, tr
 
 if TYPE_CHECKING:
     from vitviz.intervention.equivariance import ShuffleResult
 
-ORDERS = range(1, 10)  # seeds of the permutations
+SEEDS = range(1, 10)  # seeds of the permutations
 QUESTION = mark("Does the order of the patches matter?")
 
 
@@ -27,7 +27,7 @@ def draw_shuffled(view: View) -> list[Table]:
     """Shuffle the patches, with E_pos and without."""
     from vitviz.intervention.equivariance import shuffle_patches
 
-    seed = setting("shuffle", ORDERS, ORDERS[0])
+    seed = setting("shuffle", SEEDS, SEEDS[0])
 
     def make() -> "ShuffleResult":
         return shuffle_patches(view.model, view.picture.image, seed=seed)
@@ -36,7 +36,7 @@ def draw_shuffled(view: View) -> list[Table]:
     shuffled, with_positions, without = st.columns([4, 4, 4])
     with shuffled:
         size = view.model.preprocess.input_size
-        show(
+        show_figure(
             plots.picture(
                 _shuffle_picture(view, result.order),
                 crop=(0, 0, size[1], size[0]),
@@ -44,7 +44,7 @@ def draw_shuffled(view: View) -> list[Table]:
                 query=None,
             )
         )
-        control("shuffle", tr("Order number"), ORDERS, kind="selectbox")
+        control("shuffle", tr("Order number"), SEEDS, kind="selectbox")
     labels = _output_names(view)
     shares = view.acts.probabilities is not None
     unit = tr("a probability (0 to 1)") if shares else tr("an output")
@@ -59,7 +59,9 @@ def draw_shuffled(view: View) -> list[Table]:
             st.markdown(f"**{title}**")
             if shares:
                 order = (tr("in order"), tr("shuffled"))
-                show(plots.answer_change(before, after, labels, k=3, height=260, called=order))
+                show_figure(
+                    plots.answer_change(before, after, labels, k=3, height=260, called=order)
+                )
             st.markdown(tr("Largest change of {unit}: **{change:.2g}**.", unit=unit, change=change))
     st.markdown(
         tr(

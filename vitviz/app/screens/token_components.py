@@ -14,7 +14,7 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key, token_text
 from vitviz.app.widgets.control import choose
-from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.app.widgets.file_button import file_button
 from vitviz.common.language import as_percent, tr
 from vitviz.plots.tokens import patch_thumbnails
@@ -66,7 +66,7 @@ def joint_bases(view: View, layers: Sequence[int], n_components: int) -> dict[in
         return {layer: _basis(moments, n_components) for layer, moments in by_layer.items()}
 
     key: tuple[Hashable, ...] = (*model_key(view.model), "joint components", *layers, n_components)
-    return results.captures().get(key, make)
+    return results.capture_cache().get(key, make)
 
 
 def _basis(moments: "Moments", n_components: int) -> Basis:
@@ -76,7 +76,7 @@ def _basis(moments: "Moments", n_components: int) -> Basis:
 
 
 CHANNELS = 3  # red, green and blue
-MOST = 5  # components
+MOST_COMPONENTS = 5  # components
 MAX_TILES = 16
 THRESHOLDS = [step / 20 for step in range(20)]
 OFF_ON = (False, True)
@@ -144,13 +144,13 @@ def draw_scatter(view: View, components: Components) -> None:
         anchor=False,
     )
     pair = slice(chosen.start, chosen.start + 2)
-    places, photo = components.points[:, pair], results.photo(view)
+    places, photo = components.points[:, pair], results.reduced_photo(view)
     crop, grid = view.acts.crop, view.acts.grid
     thumbnails = results.compute(
         (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
         lambda: patch_thumbnails(places, photo, crop=crop, grid=grid, kept=kept),
     )
-    show(
+    show_figure(
         plots.token_scatter(
             places,
             components.explained[pair],
@@ -220,7 +220,7 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
 
 def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
     width = results.final_tokens(view, view.layer).shape[1]
-    return joint_bases(view, layers, min(MOST, width))
+    return joint_bases(view, layers, min(MOST_COMPONENTS, width))
 
 
 def all_samples() -> str:
@@ -257,17 +257,17 @@ def _project_tokens(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarra
         tokens,
         grid=view.acts.grid,
         num_prefix_tokens=len(view.prefix),
-        n_components=min(MOST, int(kept.sum()), tokens.shape[1]),
+        n_components=min(MOST_COMPONENTS, int(kept.sum()), tokens.shape[1]),
         kept=None if kept.all() else kept,
     )
 
 
 def _colours(view: View, parts: Components) -> None:
     kept, chosen, basis = parts.kept, parts.channels, parts.basis
-    image, crop, grid = results.photo(view), view.acts.crop, view.acts.grid
+    image, crop, grid = results.reduced_photo(view), view.acts.crop, view.acts.grid
     components = parts.points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
     _, second, third = numbers = _numbers(chosen)
-    show(
+    show_figure(
         plots.token_components(
             np.where(kept[..., None], components, np.nan),
             image,
@@ -339,7 +339,7 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
 
     scatters = [_scatter(view, layer, bases.get(layer)) for layer in layers.tolist()]
     left, top, right, bottom = acts.crop
-    show(
+    show_figure(
         plots.token_film(
             np.stack(
                 [p[len(view.prefix) :, chosen].reshape(*acts.grid, CHANNELS) for p, _ in scatters]

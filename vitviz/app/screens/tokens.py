@@ -15,7 +15,7 @@ from vitviz.app.shared import results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import profiles
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import frames_to_send, token_map
 from vitviz.common.language import Message, as_percent, tr, tr_md
@@ -48,7 +48,9 @@ def page(view: View) -> Data | None:
         )
     grid = view.acts.grid
     most = min(
-        token_components.MOST, grid[0] * grid[1], results.final_tokens(view, view.layer).shape[1]
+        token_components.MOST_COMPONENTS,
+        grid[0] * grid[1],
+        results.final_tokens(view, view.layer).shape[1],
     )
     if most < token_components.CHANNELS:
         st.info(
@@ -97,7 +99,7 @@ def _open_on_a_patch(view: View) -> View:
     asked = "query" in st.query_params or st.session_state.get("query_asked")
     if asked or view.query_patch is not None or view.acts.refusal:
         return view
-    looks = np.nan_to_num(results.measurements(view).query_attention[-1].mean(axis=0).ravel())
+    looks = np.nan_to_num(results.measure(view).query_attention[-1].mean(axis=0).ravel())
     most = len(view.prefix) + np.argsort(-looks, kind="stable")[: math.ceil(len(looks) / 10)]
     alike = inspection.token_similarity(view.acts)[np.ix_(most, most)].sum(axis=1)
     return replace(view, query=int(most[alike.argmax()]))
@@ -171,11 +173,11 @@ def _draw_norms(view: View) -> None:
         tr("Norm of the tokens after layer {depth}, before the LayerNorm", depth=depth),
         anchor=False,
     )
-    show(
+    show_figure(
         plots.token_norms(
             norms,
             outliers,
-            results.photo(view),
+            results.reduced_photo(view),
             crop=acts.crop,
             query=view.query_patch,
             long=long,
@@ -217,11 +219,11 @@ def _draw_layers(view: View) -> "Profile | None":
     alike, long = st.columns(2)
     with alike:
         if "hsic" in profile.state.sums:
-            show(layer_similarity(profile.cka()))
+            show_figure(layer_similarity(profile.cka()))
             st.markdown(_similarity_words(profile.cka(), over))
     with long:
         counts, edges = profile.norms
-        show(norm_histogram(counts[1], edges))
+        show_figure(norm_histogram(counts[1], edges))
         st.markdown(_norm_words(profile, over))
     return profile
 
@@ -270,7 +272,7 @@ def _norm_words(profile: "Profile", over: str) -> str:
 def _layer_tables(view: View, profile: "Profile") -> Sequence[Table]:
     """Return the numbers of both figures."""
     record = f"{tr(view.model.provenance)} · {profiles.describe(profile)}"
-    source = profiles.provenance(profile)
+    source = profiles.profile_provenance(profile)
     counts, edges = profile.norms
     depths = np.arange(counts.shape[1])
     found = []

@@ -11,12 +11,12 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import records
 from vitviz.app.settings import setting
-from vitviz.app.shared.classroom import Question
+from vitviz.app.shared.classroom import PredictionQuestion
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import lesson, prediction
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.data_table import Columns, Data, Table, head_columns
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.places import places
 from vitviz.app.widgets.player import player
 from vitviz.common.language import Message, as_percent, mark, tr, tr_md
@@ -71,7 +71,7 @@ def _run(name: str) -> int:
     with curve:
         st.subheader(tr("The run of {name}", name=name), anchor=False)
         dataset = name.removeprefix("vitviz_tiny_")
-        show(
+        show_figure(
             plots.training_curves(
                 {"": run["epochs"]},
                 test_accuracy={"": run["test_accuracy"]},
@@ -284,13 +284,13 @@ def _as_it_was(
         components, explained = inspection.filter_components(
             kernel, n_components=records.COMPONENTS
         )
-        show(plots.filter_components(components, explained, columns=3))
+        show_figure(plots.filter_components(components, explained, columns=3))
         st.markdown(tr("They explain {share} of the variance.", share=as_percent(explained.sum())))
     with positions:
         st.subheader(
             tr("Positions, {rows} x {columns}", rows=grid[0], columns=grid[1]), anchor=False
         )
-        show(
+        show_figure(
             plots.position_similarity(similarity, height=300, low=_lowest_cosine(name)),
             key="as_it_was",
         )
@@ -299,7 +299,7 @@ def _as_it_was(
     far, even = st.columns(2)
     with far:
         st.subheader(tr("Attention distance of the heads"), anchor=False)
-        show(
+        show_figure(
             plots.distance_by_layer(
                 moments[f"distance_{moment}"] / size,
                 moments["distance_0"] / first,
@@ -309,7 +309,7 @@ def _as_it_was(
     outside = _prefix_tokens(name)
     with even:
         st.subheader(tr("Entropy of their attention"), anchor=False)
-        show(
+        show_figure(
             plots.entropy_by_layer(
                 moments[f"entropy_{moment}"] / math.log2((size // patch) ** 2 + outside),
                 moments["entropy_0"] / math.log2((first // patch) ** 2 + outside),
@@ -335,7 +335,7 @@ def _draw_hunger() -> bool:
     papers = lesson.current_step() is not None and lesson.shows("papers")
     guess = None
     if prediction.is_on():
-        question = Question("training", "data hunger", None)
+        question = PredictionQuestion("training", "data hunger", None)
         guess = prediction.current_guess(question)
         if guess is None:
             whole = float(np.mean(records.accuracies(record, "vit", 1.0)))
@@ -357,7 +357,7 @@ def _draw_hunger() -> bool:
                 mode="markers",
                 marker=dict(symbol="star", size=16, color=plots.KEY),
             )
-        show(figure)
+        show_figure(figure)
         if guess is not None:
             prediction.draw_class_guesses(guess.question, plots.guesses_of_percent)
     if papers:
@@ -430,13 +430,13 @@ def _draw_conditions() -> None:
     columns = st.columns(3)
     with columns[0]:
         measured = {tr(name): values for name, values in accuracy.items()}
-        show(plots.conditions(measured, axis=tr("test accuracy, %"), half=half))
+        show_figure(plots.conditions(measured, axis=tr("test accuracy, %"), half=half))
     with columns[1]:
         axis = tr("distance, % of equal sharing")
-        show(plots.conditions(shares["distance"], axis=axis, reference=1.0))
+        show_figure(plots.conditions(shares["distance"], axis=axis, reference=1.0))
     with columns[2]:
         axis = tr("entropy, % of equal sharing")
-        show(plots.conditions(shares["entropy"], axis=axis, reference=1.0))
+        show_figure(plots.conditions(shares["entropy"], axis=axis, reference=1.0))
     passes = tr(
         "That is {passes:.0f} passes over the training pictures; in longer training the conditions "
         "may rank otherwise.",

@@ -14,7 +14,7 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
-from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.app.widgets.places import places
 from vitviz.common.images import data_url
 from vitviz.common.language import Message, as_percent, capitalize, literal, mark, tr
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from vitviz.model.families import Layer, Site
     from vitviz.zoo import Size
 
-FAMILIES = tuple(CARDS)
+SHOWN_FAMILIES = tuple(CARDS)
 PER_CENT = range(100)  # of the picture's height or width
-SIDES = (112, 224, 448, 896, 1792)  # pixels
+INPUT_SIDES = (112, 224, 448, 896, 1792)  # pixels
 PATCH, WINDOW = 16, 7  # pixels; patches
 TILE = 224  # pixels: the side of a small photo
-KINDS = {
+LAYER_KINDS = {
     "global": mark("global attention"),
     "window": mark("windows"),
     "grid": mark("grid attention"),
@@ -47,13 +47,13 @@ def page(view: View) -> Data:
     family = choose(
         "family",
         tr("Family"),
-        FAMILIES,
+        SHOWN_FAMILIES,
         "Swin",
         "bar",
         on_change=lambda: settings.change(zoo_layer=1),
     )
     architecture, model = TOYS[family].architecture, _narrow(family)
-    acts = results.capture(model, view.picture)
+    acts = results.capture_picture(model, view.picture)
     with places().stage.container(key="strip"):
         _strip(view, family)
     live, matrices = places().stage.container(key="one_family").columns([5, 6])
@@ -99,7 +99,7 @@ def _strip(view: View, family: str) -> None:
     """Draw what the first layer of each family lets the same patch attend to."""
     from vitviz.zoo import FIRST_LAYERS
 
-    place, photo = _place(), results.photo(view)
+    place, photo = _place(), results.reduced_photo(view)
 
     def make() -> tuple[str, ...]:
         edge = min(photo.size)
@@ -143,7 +143,7 @@ def _first_layers() -> str:
         count, size = first.window**2, first.keys**2
         share = tr("{count} of {size} keys", count=count, size=size)
         grids = (_times((side, side)) for side in (first.queries, first.keys))
-        cells = (name, tr(KINDS[first.kind]), *grids, f"{share} ({as_percent(count / size)})")
+        cells = (name, tr(LAYER_KINDS[first.kind]), *grids, f"{share} ({as_percent(count / size)})")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -170,14 +170,14 @@ def _live(
     allowed = _find_allowed_keys(model, acts, layer, query)
     figure = plots.allowed_keys(
         allowed,
-        results.photo(view),
+        results.reduced_photo(view),
         crop=acts.crop_of(layer),
         grid=described.query_grid,
         query=query,
         query_name=name,
     )
     with figure_place:
-        show(figure, key="keys", on_click=_select_query)
+        show_figure(figure, key="keys", on_click=_select_query)
     also = [token.upper() for token in described.prefix]
     same = allowed.shape == described.query_grid
     count_text = tr("{count} of {size} patches") if same else tr("{count} of {size} keys")
@@ -219,7 +219,7 @@ def _find_allowed_keys(
 
 def _kind(site: "Site") -> str:
     shifted = any(getattr(site.block, "shift_size", ()))
-    return (tr("shifted ") if shifted else "") + tr(KINDS[site.layer.kind])
+    return (tr("shifted ") if shifted else "") + tr(LAYER_KINDS[site.layer.kind])
 
 
 def _times(grid: tuple[int, int]) -> str:
@@ -260,7 +260,7 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
         f"{_times((mask.shape[0], mask.shape[1]))}: {as_percent(mask.mean())}"
         for number, (site, mask) in enumerate(zip(model.sites, masks, strict=True), start=1)
     ]
-    show(
+    show_figure(
         plots.allowed_pairs(
             masks,
             titles=titles,
@@ -375,7 +375,7 @@ def _range(values: tuple[int, ...]) -> str:
 def _cost() -> None:
     base = _paper_sizes()[0]
     (embed_dim,), (mlp_dim,) = base.embed_dims, base.mlp_dims
-    tokens = [(side // PATCH) ** 2 for side in SIDES]
+    tokens = [(side // PATCH) ** 2 for side in INPUT_SIDES]
     rest = [inspection.multiply_adds(n, embed_dim=embed_dim, mlp_dim=mlp_dim)[1] for n in tokens]
     every, windows = tr("A, all pairs"), tr("A, {side} x {side} windows", side=WINDOW)
     matrices = {
@@ -385,7 +385,7 @@ def _cost() -> None:
         ]
         for name, keys in ((every, None), (windows, WINDOW**2))
     }
-    show(plots.attention_cost(SIDES, tokens, {**matrices, tr("the rest"): rest}))
+    show_figure(plots.attention_cost(INPUT_SIDES, tokens, {**matrices, tr("the rest"): rest}))
     here = tokens.index(196)
     share = matrices[every][here] / (matrices[every][here] + rest[here])
     equal = rest[0] // tokens[0] // (2 * embed_dim)

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from PIL import Image
 
 T = TypeVar("T")
-TICK = 0.5  # seconds between calls of `waiting`
+WAITING_TICK = 0.5  # seconds between calls of `waiting`
 
 
 def count_bytes(value: object) -> int:
@@ -70,7 +70,7 @@ class LRUCache:
         """
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
-        while not making.acquire(timeout=TICK):
+        while not making.acquire(timeout=WAITING_TICK):
             waiting()
         try:
             with self._lock:

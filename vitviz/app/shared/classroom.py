@@ -31,7 +31,7 @@ MAX_GUESSES = 1000  # guesses that are kept
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictionQuestion:
     """Identify one prediction question: page, model and picture, and what else it depends on."""
 
     page: str
@@ -52,7 +52,7 @@ class Room:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pin: Pin | None = None
-        self._question: Question | None = None
+        self._question: PredictionQuestion | None = None
         self._guesses: dict[str, int] = {}  # by session
         self._revealed = self.waits = False
         self.shown = self.guessed = 0
@@ -72,7 +72,7 @@ class Room:
             self.shown += self._pin is not None
             self._pin = None
 
-    def ask(self, question: Question | None) -> None:
+    def ask(self, question: PredictionQuestion | None) -> None:
         """Ask the class a question, or none, and forget the guesses of another one."""
         with self._lock:
             if question != self._question:
@@ -80,7 +80,7 @@ class Room:
                 self._guesses.clear()
                 self.guessed += 1
 
-    def guess(self, question: Question, session: str, answer: int) -> None:
+    def guess(self, question: PredictionQuestion, session: str, answer: int) -> None:
         """Store the guess of a session in place of its last, if it is of the current question."""
         with self._lock:
             has_guessed = session in self._guesses
@@ -90,19 +90,19 @@ class Room:
                 self._guesses[session] = answer
                 self.guessed += 1
 
-    def guesses(self, question: Question) -> Counter[int]:
+    def guesses(self, question: PredictionQuestion) -> Counter[int]:
         """Count how often each answer was given."""
         with self._lock:
             return Counter(self._guesses.values() if question == self._question else ())
 
-    def reveal(self, question: Question) -> None:
+    def reveal(self, question: PredictionQuestion) -> None:
         """Show the figure and the guesses to everybody."""
         with self._lock:
             if question == self._question and not self._revealed:
                 self._revealed = True
                 self.shown += 1
 
-    def is_revealed(self, question: Question) -> bool:
+    def is_revealed(self, question: PredictionQuestion) -> bool:
         with self._lock:
             return question == self._question and self._revealed
 
@@ -112,7 +112,7 @@ class Room:
             self.shown += waits != self.waits
             self.waits = waits
 
-    def is_withheld(self, question: Question) -> bool:
+    def is_withheld(self, question: PredictionQuestion) -> bool:
         """Return whether the figure of a question that the class is asked waits for the teacher."""
         with self._lock:
             return self.waits and question == self._question and not self._revealed
@@ -132,7 +132,7 @@ class Own:
     settings: Mapping[str, str]
 
 
-def follow(page: str) -> str:
+def page_to_follow(page: str) -> str:
     """Apply the settings of the pinned view and return its page; without one return `page`.
 
     A student's own view is kept until they go back to it or let it go. Call it before any setting
@@ -143,7 +143,7 @@ def follow(page: str) -> str:
     if pin is None:
         return page
     if before is None and not _still_shows_pin(page):
-        st.session_state.own_view = Own(page, settings.link())
+        st.session_state.own_view = Own(page, settings.link_to())
     if before != pin:
         st.session_state.pop("guess", None)  # what is shown now asks anew
     st.session_state.last_pin = pin
@@ -156,7 +156,7 @@ def _still_shows_pin(page: str) -> bool:
     last: Pin | None = st.session_state.get("last_pin")
     if last is None or "own_view" not in st.session_state:
         return False
-    return (page, settings.link()) == (last.page, last.settings)
+    return (page, settings.link_to()) == (last.page, last.settings)
 
 
 def own_view() -> Own | None:

@@ -20,7 +20,7 @@ from vitviz.app.shared.started import options
 from vitviz.common.language import LANGUAGES, tr, use_language
 
 IDLE = 600.0  # seconds after which a visitor who does nothing makes room for one who waits
-MAX_WAITING = 100  # visitors who wait to be let in
+MAX_WAITING_VISITORS = 100  # visitors who wait to be let in
 _WINDOW = 60  # minutes
 
 
@@ -134,7 +134,7 @@ def place_in_line() -> int:
 def is_overrun() -> bool:
     """Return whether so many are in and in line that nobody else may even wait."""
     most = _options().max_visitors
-    return most is not None and len(_present()) >= most + MAX_WAITING
+    return most is not None and len(_present()) >= most + MAX_WAITING_VISITORS
 
 
 def explain_uploads(minutes: int) -> str:

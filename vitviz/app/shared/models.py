@@ -117,7 +117,7 @@ OWN_INPUT = Input()
 TRAINED, RANDOM, MIMETIC = "trained", "random", "mimetic"  # weights that the menu offers
 
 
-def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model":
+def load_by_name(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model":
     """Return a model, from the cache if it is there.
 
     With trained weights, `name` may be that of a local file in the menu. A model of another input
@@ -228,7 +228,7 @@ def outline(name: str, wanted: Input = OWN_INPUT) -> "Model":
     return cache().get((name, "outline", wanted), make, lambda made: OUTLINE_BYTES)
 
 
-def random_kernel(model: "Model") -> np.ndarray:
+def cached_random_kernel(model: "Model") -> np.ndarray:
     """Return the filters (D, C, P, P) that the model has with random weights.
 
     Raises
@@ -242,7 +242,7 @@ def random_kernel(model: "Model") -> np.ndarray:
         with turn(st.empty(), load_queue()):
             return random_kernel(model)
 
-    return results.captures().get(("random kernel", model.name), make)
+    return results.capture_cache().get(("random kernel", model.name), make)
 
 
 def initial_kernel(model: "Model") -> np.ndarray | None:
@@ -452,6 +452,6 @@ def view_fields(model: "Model", picture: Picture, acts: "Activations") -> ViewFi
     cached = Cached(model, reloader(model))
     return ViewFields(
         cached_model=cached,
-        cached_acts=Cached(acts, lambda: results.capture(cached(), picture)),
+        cached_acts=Cached(acts, lambda: results.capture_picture(cached(), picture)),
         picture=picture,
     )

@@ -175,7 +175,7 @@ def _forget_all_but(widget: str, file_id: str) -> None:
             manager.remove_file(context.session_id, before)
 
 
-def picture(name: str) -> Picture:
+def chosen_picture(name: str) -> Picture:
     uploaded: Picture | None = st.session_state.get("uploaded")
     if name == UPLOAD and uploaded is not None:
         return uploaded

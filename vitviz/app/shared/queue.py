@@ -19,7 +19,7 @@ from vitviz.common.language import tr
 from vitviz.common.malloc import return_freed_memory
 
 TICK = 0.5  # seconds between two calls while waiting
-MAX_WAITING = 100
+MAX_WAITING_PASSES = 100
 OVERTAKING = 3  # turns that go before one that is patient
 DRAWN_AT_ONCE = 3  # pages; two cores draw no more, and each holds some 20 MB meanwhile
 PATIENCE = 10.0  # seconds after which a page is drawn beside all others
@@ -76,7 +76,7 @@ class Queue:
     """
 
     def __init__(
-        self, most: float = MAX_WAITING, seconds: Allowance | None = None, at_once: int = 1
+        self, most: float = MAX_WAITING_PASSES, seconds: Allowance | None = None, at_once: int = 1
     ) -> None:
         self.most = most
         self.seconds = seconds

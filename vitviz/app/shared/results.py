@@ -33,7 +33,7 @@ MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copie
 
 
 @st.cache_resource
-def captures() -> LRUCache:
+def capture_cache() -> LRUCache:
     return LRUCache(options().cache * 1_000_000)
 
 
@@ -59,7 +59,7 @@ def compute(
             mine.give_way(lambda ahead: None)
         waiting()
 
-    return captures().get(key, in_turn, waiting=let_others_go)
+    return capture_cache().get(key, in_turn, waiting=let_others_go)
 
 
 def check_page(model: "Model") -> None:
@@ -100,7 +100,7 @@ def check_message(numbers: int) -> None:
         )
 
 
-def capture(model: "Model", picture: Picture) -> "Activations":
+def capture_picture(model: "Model", picture: Picture) -> "Activations":
     """Return the capture of one picture, cached.
 
     Raises
@@ -154,11 +154,11 @@ def of_samples(
             tr("Picture {done} of {wanted}: {name}", done=done + 1, wanted=len(wanted), name=name),
         )
         picture = sample(name)
-        yield picture, capture(model, picture)
+        yield picture, capture_picture(model, picture)
     place.empty()
 
 
-def photo(view: View) -> "Image.Image":
+def reduced_photo(view: View) -> "Image.Image":
     """Return the picture under maps: the photo, or with `seen` the model's input on it."""
     picture = view.picture.image
     if not view.style.seen:
@@ -184,7 +184,7 @@ def seen_part(view: View) -> "tuple[Image.Image, Crop]":
     left, top, right, bottom = view.acts.crop
     box = (floor(left), floor(top), ceil(right), ceil(bottom))
     crop = (left - box[0], top - box[1], right - box[0], bottom - box[1])
-    return photo(view).crop(box), crop
+    return reduced_photo(view).crop(box), crop
 
 
 def encoded_photo(view: View) -> str:
@@ -192,10 +192,10 @@ def encoded_photo(view: View) -> str:
     from vitviz.web.token_map import photo_url
 
     key = view.key if view.style.seen else (view.picture.digest,)
-    return compute((*key, "photo"), lambda: photo_url(photo(view)))
+    return compute((*key, "photo"), lambda: photo_url(reduced_photo(view)))
 
 
-def measurements(view: View) -> "Measurements":
+def measure(view: View) -> "Measurements":
     """Return `inspection.measurements` of the capture, cached."""
     from vitviz import inspection
 
@@ -212,7 +212,7 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
     acts = view.acts
     if acts.all_to_all:
         equal = inspection.uniform_distance(acts.grid, acts.patch_size)
-        return list(measurements(view).distance), np.full(acts.depth, equal)
+        return list(measure(view).distance), np.full(acts.depth, equal)
 
     def make() -> tuple[list[np.ndarray], np.ndarray]:
         by_layer, equal = [], []
@@ -273,7 +273,7 @@ def row_shares(view: View, counts: "Of", layer: int) -> np.ndarray:
     return compute((*view.key, counts, layer), make)
 
 
-def sinks(view: View, layer: int) -> "Sinks":
+def find_sinks(view: View, layer: int) -> "Sinks":
     """Return the no-op sinks and the broadcasts of a layer, cached.
 
     Raises
@@ -377,7 +377,7 @@ def experiment(
         bar = st.progress(0.0)
         st.button(tr("Cancel"), key=f"cancel {key[0]}", icon=":material/cancel:")
     try:
-        result = captures().get(
+        result = capture_cache().get(
             (*view.key, *key),
             compute,
             waiting=lambda: bar.progress(

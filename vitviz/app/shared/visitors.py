@@ -19,7 +19,7 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 _ALL = (None, "", "0.0.0.0", "::")  # listening to all; without an address Streamlit does
 _OF_PROXIES = ("forwarded", "via", "x-forwarded", "x-real-ip")  # how their headers begin
 #: The key of this server's teachers, until it stops, and the cookie that holds it.
-KEY = secrets.token_urlsafe(16)
+LINK_KEY = secrets.token_urlsafe(16)
 COOKIE = "vitviz_teacher"
 
 
@@ -78,7 +78,7 @@ def address_of(request: Request) -> str:
 
 
 def is_key(text: str) -> bool:
-    return secrets.compare_digest(text.encode(), KEY.encode())
+    return secrets.compare_digest(text.encode(), LINK_KEY.encode())
 
 
 def base_path() -> str:

@@ -16,11 +16,11 @@ from vitviz.text import anatomy as text
 from vitviz.web.anatomy_map import (
     MAX_LAYER_BYTES,
     Anatomy,
+    anatomy_message,
     layer_message,
     script,
     steps_message,
     style,
-    view_message,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NAME = "anatomy"
 _component = st.components.v2.component("vitviz_anatomy", css=style(), js=script())
 
 
-def anatomy(view: "View") -> None:
+def draw_anatomy(view: "View") -> None:
     """Draw the component and take what is committed in it."""
     of = Anatomy(
         model=view.model,
@@ -48,7 +48,7 @@ def anatomy(view: "View") -> None:
     layer = layer_message(of, f"{steps_id}-{view.layer}", MAX_LAYER_BYTES)
     for place, numbers in (("steps", steps), ("layer", layer)):
         mount_numbers(_component, f"token_map_{_NAME}_{place}_stack", numbers)
-    message = view_message(
+    message = anatomy_message(
         of,
         stepsId=steps_id,
         layerId=layer["stack"]["id"],

@@ -62,7 +62,7 @@ def value_words(acts: "Activations") -> str:
     return ", ".join(words + ["…"] * (len(acts.scores) > len(first)))
 
 
-def heading(acts: "Activations") -> Message:
+def names_heading(acts: "Activations") -> Message:
     """Return what a column of the names of outputs is called in a table."""
     kinds = {"classes": Message("class"), "labels": Message("label")}
     return kinds.get(acts.answers, Message("output"))
@@ -71,7 +71,7 @@ def heading(acts: "Activations") -> Message:
 def columns(acts: "Activations") -> "Columns":
     """Return the names of the outputs for a table, and their other names where there are some."""
     others = other_names(acts.output_names)
-    names: Columns = {heading(acts): table_names(acts.output_names)}
+    names: Columns = {names_heading(acts): table_names(acts.output_names)}
     return names | ({Message("also called"): others} if any(others) else {})
 
 
@@ -81,7 +81,7 @@ def chosen_index(acts: "Activations") -> int:
     return _top(acts) if isinstance(chosen, str) else chosen
 
 
-def draw_menu(acts: "Activations", at: Any = st) -> None:
+def draw_class_menu(acts: "Activations", at: Any = st) -> None:
     """Draw the menu of classes, at a place as of `control`; call `chosen_index` first."""
     full, top = full_names(acts.output_names), _name(acts, _top(acts))
     control(

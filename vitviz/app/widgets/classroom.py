@@ -15,7 +15,7 @@ from vitviz.text import classroom as text
 _watch = component("vitviz_watch", "watch.js")
 
 
-def draw_controls(page: str) -> None:
+def draw_teacher_controls(page: str) -> None:
     """Draw the address and, for a teacher, the button that pins the view, if there is a class."""
     if not visitors.for_class():
         return
@@ -65,7 +65,7 @@ def _join() -> None:
 
 def _pin(page: str) -> None:
     settings.use_stored_language()
-    texts = settings.link()
+    texts = settings.link_to()
     if pictures.UPLOAD in (texts.get("picture"), texts.get("other_picture")):
         settings.show_message(tr(text.NO_UPLOAD))
     else:
@@ -83,7 +83,7 @@ def follow(page: str) -> str:
     if not is_student():
         return page
     st.session_state.class_seen = classroom.room().shown  # before what it counts is read
-    return classroom.follow(page)
+    return classroom.page_to_follow(page)
 
 
 def draw_notice() -> None:

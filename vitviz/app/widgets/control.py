@@ -12,7 +12,7 @@ from vitviz.app.widgets.places import label_in_bar, places
 from vitviz.common.language import tr
 
 T = TypeVar("T")
-Kind = Literal["segmented_control", "selectbox", "select_slider", "slider"]
+ControlKind = Literal["segmented_control", "selectbox", "select_slider", "slider"]
 
 
 def choose(
@@ -21,7 +21,7 @@ def choose(
     options: Sequence[T] | Mapping[T, str],
     default: T,
     at: Any = st,
-    kind: Kind = "segmented_control",
+    kind: ControlKind = "segmented_control",
     words: Callable[[T], str] = str,
     **look: Any,
 ) -> T:
@@ -44,7 +44,7 @@ def control(
     label: str,
     options: Sequence[T] | Mapping[T, str],
     at: Any = st,
-    kind: Kind = "segmented_control",
+    kind: ControlKind = "segmented_control",
     words: Callable[[T], str] = str,
     **look: Any,
 ) -> None:

@@ -135,7 +135,7 @@ def draw_tables(view: View, page: str, data: Data) -> None:
     disclosure = st.expander(tr("Data"), key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
-    source = provenance(view, page, data)
+    source = page_provenance(view, page, data)
     if current_language() != "en":
         disclosure.caption(tr("The headings of the files are English, alike in every language."))
     try:
@@ -197,7 +197,7 @@ def _made_with(view: View, data: Data) -> dict[str, Any]:
     return records[0]
 
 
-def provenance(view: View, page: str, data: Data | None = None) -> str:
+def page_provenance(view: View, page: str, data: Data | None = None) -> str:
     """Return the provenance line: model, weights, layer, head and scale that count, picture."""
     if data and data.record:
         return data.record

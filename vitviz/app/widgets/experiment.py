@@ -14,7 +14,7 @@ from vitviz.app.shared import results
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import control
-from vitviz.app.widgets.figure import Points, show
+from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.common.language import mark, tr, tr_md
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def choose_cells(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
         chosen = [point["point_index"] for point in points]
         settings.change(**{name: cells_text(toggle_cells(mask, chosen))})
 
-    show(figure, key=f"{name} figure", on_click=toggle, drag=True)
+    show_figure(figure, key=f"{name} figure", on_click=toggle, drag=True)
 
 
 def edit_buttons(name: str, mask: np.ndarray, how: str) -> None:
@@ -118,4 +118,4 @@ def run_pending(*asked: Pending | None) -> None:
 
 def find_result(view: View, *called: Hashable) -> Any:
     """Return the result of an experiment; None where it was not run."""
-    return results.captures().find((*view.key, *called))
+    return results.capture_cache().find((*view.key, *called))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Points = Sequence[Mapping[str, Any]]
 
 
-def show(
+def show_figure(
     figure: "go.Figure",
     *,
     key: str | None = None,

@@ -28,7 +28,7 @@ _STEP = "lesson_step"  # the step on screen, for this run
 _FINDINGS = "lesson_found"  # whether what was found is on screen
 
 
-def follow(page: str) -> None:
+def follow_link(page: str) -> None:
     """Read which step is on, each time before the page is drawn."""
     link = text_setting("lesson", lambda link: link == "" or text.parse_step(link) is not None)
     numbers = text.parse_step(link)
@@ -61,13 +61,13 @@ def part(name: str) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
     return decorate
 
 
-def heading() -> str | None:
+def lesson_title() -> str | None:
     """Return the title of the lesson on screen."""
     numbers = step_numbers()
     return _title(numbers[0]) if numbers and current_step() else None
 
 
-def draw_menu() -> None:
+def draw_lesson_menu() -> None:
     """Draw the menu of the seven lessons."""
     with st.popover(tr("Lessons"), key="lessons"), st.container(key="lesson_list", gap=None):
         st.caption(tr("Seven lessons of ten minutes each."))
@@ -149,7 +149,7 @@ def _findings(view: View, number: int) -> tuple[str, ...]:
     key = ("lesson", number, current_language())
     if number in OF_PASSES:
         return results.experiment(view, key, make)
-    return results.captures().get((*view.key, *key), lambda: make(lambda done, of: None))
+    return results.capture_cache().get((*view.key, *key), lambda: make(lambda done, of: None))
 
 
 def step_numbers() -> tuple[int, int] | None:

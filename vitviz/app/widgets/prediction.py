@@ -13,11 +13,11 @@ from vitviz.app import settings
 from vitviz.app.pages import Page
 from vitviz.app.settings import setting
 from vitviz.app.shared import results, visitors
-from vitviz.app.shared.classroom import Question, room
+from vitviz.app.shared.classroom import PredictionQuestion, room
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.classroom import is_student, watch_counts
 from vitviz.app.widgets.component import component
-from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.figure import show_figure
 from vitviz.app.widgets.token_map import map_session, mount_numbers, sent_picture, take_commit
 from vitviz.common.language import strings, tr
 from vitviz.text import guesses as text
@@ -37,7 +37,7 @@ _component = component("vitviz_guess", "guess.built.js", "guess.css")
 class Guess:
     """An answer; None where the teacher has shown the figure before one was given."""
 
-    question: Question
+    question: PredictionQuestion
     answer: int | None
 
 
@@ -57,7 +57,7 @@ def is_on() -> bool:
     return bool(st.session_state.get("predict"))
 
 
-def current_guess(question: Question, *, stays: bool = False) -> Guess | None:
+def current_guess(question: PredictionQuestion, *, stays: bool = False) -> Guess | None:
     """Return the reader's guess; None while the figure stays hidden.
 
     Parameters
@@ -72,12 +72,12 @@ def current_guess(question: Question, *, stays: bool = False) -> Guess | None:
     return own
 
 
-def _is_of(earlier: Question, question: Question, stays: bool) -> bool:
+def _is_of(earlier: PredictionQuestion, question: PredictionQuestion, stays: bool) -> bool:
     same = (earlier.page, earlier.key) == (question.page, question.key)
     return same and (stays or earlier == question)
 
 
-def _share_with_class(own: Guess | None, question: Question) -> Guess | None:
+def _share_with_class(own: Guess | None, question: PredictionQuestion) -> Guess | None:
     """Share the guess with the class; return the one that shows the figure, if any does."""
     pin = room().pin
     if not visitors.is_teacher():
@@ -93,13 +93,13 @@ def _share_with_class(own: Guess | None, question: Question) -> Guess | None:
     return own
 
 
-def _store_guess(question: Question, answer: int) -> None:
+def _store_guess(question: PredictionQuestion, answer: int) -> None:
     st.session_state.guess = Guess(question, answer)
 
 
 def ask_patch(
     view: "View",
-    question: Question,
+    question: PredictionQuestion,
     words: str,
     *,
     grid: tuple[int, int],
@@ -150,24 +150,24 @@ def counts_figure(
 ) -> "go.Figure":
     """Draw how often each patch or block of a grid was guessed, over the picture."""
     by_patch = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
-    return plots.guesses(by_patch.reshape(grid), results.photo(view), crop=crop)
+    return plots.guesses(by_patch.reshape(grid), results.reduced_photo(view), crop=crop)
 
 
-def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None:
+def ask_layer(question: PredictionQuestion, words: str, depth: int, *, draw: Draw) -> None:
     """Ask for a layer; its number, from 0, is the answer."""
     st.markdown(words)
     chosen = st.pills(tr(text.LAYER), range(1, depth + 1), key="guess_layer")
     _send_button(question, None if chosen is None else chosen - 1, draw)
 
 
-def ask_percent(question: Question, words: str, *, draw: Draw) -> None:
+def ask_percent(question: PredictionQuestion, words: str, *, draw: Draw) -> None:
     """Ask for a whole number of per cent."""
     st.markdown(words)
     chosen = st.slider(tr(text.PERCENT), 0, 100, 50, key="guess_percent", format="%d %%")
     _send_button(question, chosen, draw)
 
 
-def _send_button(question: Question, answer: int | None, draw: Draw) -> None:
+def _send_button(question: PredictionQuestion, answer: int | None, draw: Draw) -> None:
     """Draw the button that sends an answer, and the guesses of the class."""
     st.button(
         tr(text.SEND),
@@ -196,7 +196,7 @@ def _forget() -> None:
         room().ask(None)
 
 
-def draw_class_guesses(question: Question, draw: Draw) -> None:
+def draw_class_guesses(question: PredictionQuestion, draw: Draw) -> None:
     """Draw the guesses of the class, for its teacher, and for all once they are shown."""
     if not visitors.for_class():
         return
@@ -210,7 +210,7 @@ def draw_class_guesses(question: Question, draw: Draw) -> None:
 
 
 @st.fragment  # a new guess does not run the page again
-def _draw_class_guesses(question: Question, draw: Draw, teacher: bool) -> None:
+def _draw_class_guesses(question: PredictionQuestion, draw: Draw, teacher: bool) -> None:
     settings.use_stored_language()
     guessed, revealed = room().guessed, room().is_revealed(question)
     counts = room().guesses(question)
@@ -227,7 +227,7 @@ def _draw_class_guesses(question: Question, draw: Draw, teacher: bool) -> None:
     if teacher:
         watch_counts("guessed", guessed)
     if counts:
-        show(draw(counts))
+        show_figure(draw(counts))
 
 
 def _wait() -> None:

@@ -27,7 +27,7 @@ def chosen_profile(view: View) -> "Profile | None":
 def choose_profile(view: View, at: Any, label: str) -> "Profile | None":
     """Draw the menu where there is a profile; return the chosen one, None for nothing."""
     chosen, profiles = chosen_profile(view), _named_profiles(view)
-    words = describe_count if len(profiles) == 2 else describe
+    words = describe_profile_size if len(profiles) == 2 else describe
     if len(profiles) > 1:
         control(
             "profile",
@@ -64,7 +64,7 @@ def fitting_profiles(model: "Model") -> "list[Profile]":
 
         return [profile for profile in all_profiles() if fits(profile, model)]
 
-    return results.captures().get((*model_key(model), "profiles"), make)
+    return results.capture_cache().get((*model_key(model), "profiles"), make)
 
 
 def explain_none(model: "Model") -> str:
@@ -98,7 +98,7 @@ def count_pictures(profile: "Profile") -> int:
     return count
 
 
-def describe_count(profile: "Profile") -> str:
+def describe_profile_size(profile: "Profile") -> str:
     """Say how many pictures were measured."""
     return tr("{count:,} pictures", count=count_pictures(profile))
 
@@ -107,12 +107,12 @@ def describe(profile: "Profile") -> str:
     """Say how many pictures were measured, and where they come from."""
     return tr(
         "{pictures} of {source}",
-        pictures=describe_count(profile),
+        pictures=describe_profile_size(profile),
         source=tr(profile.about["source"]),
     )
 
 
-def provenance(profile: "Profile") -> str:
+def profile_provenance(profile: "Profile") -> str:
     """Say where the numbers of a profile come from, for the files of a page."""
     about = profile.about
     return tr(

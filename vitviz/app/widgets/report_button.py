@@ -8,7 +8,7 @@ from vitviz.app.shared import limits, models, results
 from vitviz.app.shared.queue import BusyError, pass_queue
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson
-from vitviz.app.widgets.data_table import Data, provenance
+from vitviz.app.widgets.data_table import Data, page_provenance
 from vitviz.app.widgets.file_button import file_button
 from vitviz.common.language import current_language, tr, use_language
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def report_button(view: View, data: Data | None) -> None:
     """Draw the button; the file is made when it is clicked."""
     beside = data.beside if data else None
-    line = provenance(view, "compare", data) if beside else ""
+    line = page_provenance(view, "compare", data) if beside else ""
 
     language, visitor = current_language(), limits.visitor()
 
@@ -73,7 +73,7 @@ def _again(view: View, visitor: str | None) -> "Callable[[], CapturedPicture]":
                 return capture(model, picture.image)
 
         key = (*model_key(model), picture.digest)
-        acts = results.captures().get(key, in_turn)
+        acts = results.capture_cache().get(key, in_turn)
         return CapturedPicture(model, picture.name, acts, picture.image, picture.digest)
 
     return make

@@ -9,7 +9,7 @@ from vitviz.app.widgets.component import component
 from vitviz.common.images import data_url
 from vitviz.common.language import tr
 
-SIDE = 88  # pixels, for screens of two a CSS pixel
+THUMBNAIL_SIDE = 88  # pixels, for screens of two a CSS pixel
 _component = component("vitviz_thumbnails", "thumbnails.js", "thumbnails.css")
 
 
@@ -34,5 +34,7 @@ def thumbnails(chosen: str) -> None:
 @st.cache_data
 def _source(name: str) -> str:
     """Return a small JPEG as a data URI."""
-    small = ImageOps.fit(pictures.sample(name).image, (SIDE, SIDE), Image.Resampling.LANCZOS)
+    small = ImageOps.fit(
+        pictures.sample(name).image, (THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS
+    )
     return data_url(small, "JPEG", quality=70)

@@ -15,15 +15,15 @@ from vitviz.app.widgets import lesson
 from vitviz.common.language import tr
 from vitviz.web.token_map import (
     Frame,
-    Kind,
-    Shape,
+    MapKind,
+    MapShape,
     default_query,
     frame_shape,
     map_colours,
+    map_message,
     pack_stack,
     script,
     style,
-    view_message,
 )
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def token_map(
     frames: Sequence[Frame],
     *,
     name: str,
-    kind: Kind,
+    kind: MapKind,
     strip: Literal["heads", "frames"],
     titles: dict[str, str],
     frame_setting: tuple[str, Sequence[object]],
     frame_names: Sequence[str],
-    shapes: Sequence[Shape] | None = None,
+    shapes: Sequence[MapShape] | None = None,
     distance: dict[str, Any] | None = None,
     guess: dict[str, int] | None = None,
     version: str = "",
@@ -175,7 +175,7 @@ def mount(
     _component(
         key=key,
         on_commit_change=commit,
-        data=view_message(
+        data=map_message(
             stack["stack"]["id"],
             stack["stack"]["kind"],
             **map_session(),
@@ -233,7 +233,7 @@ def committed_query(
     return {}
 
 
-def sent_query(view: "View", shape: Shape, *, patches_only: bool) -> int:
+def sent_query(view: "View", shape: MapShape, *, patches_only: bool) -> int:
     """Return the query as the component counts it, -1 for the mean of the patches."""
     if patches_only:
         return patch_number(shape.grid, view.query_patch) if view.query_patch else shape.home

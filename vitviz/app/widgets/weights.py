@@ -30,7 +30,7 @@ MIMETIC_NOTE = mark(
 )
 
 
-def load(name: str, weights: str, picture: Picture) -> "Model":
+def load_chosen(name: str, weights: str, picture: Picture) -> "Model":
     """Load the model with the input that the settings ask for.
 
     Where it cannot have that, it comes with its own, and the reader is told why.
@@ -48,13 +48,13 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
     except ModelError as error:
         if settings.stored_text("size") == OWN:
             raise
-        model = models.load(name, weights)
+        model = models.load_by_name(name, weights)
         settings.show_message(" ".join((tr_md(error), tr("The input is of the model's own size."))))
         settings.change(size=OWN)
         return model
 
 
-def check_tokens(model: "Model", own: "Model") -> None:
+def check_token_count(model: "Model", own: "Model") -> None:
     """Refuse an input of more tokens than visitors may choose, or than the model has by itself.
 
     Of windows, as many count as would make as many attention weights if all attended to all.
@@ -97,10 +97,10 @@ def load_beside(name: str, weights: str, picture: Picture) -> "Model":
     """
     size = settings.stored_text("size") or OWN
     if size == OWN:
-        return models.load(name, weights)
+        return models.load_by_name(name, weights)
     wanted = _parse_input(name, size, picture)
-    check_tokens(models.outline(name, wanted), models.outline(name))
-    return models.load(name, weights, wanted)
+    check_token_count(models.outline(name, wanted), models.outline(name))
+    return models.load_by_name(name, weights, wanted)
 
 
 def choose_size(place: DeltaGenerator, name: str, current: "Model", picture: Picture) -> None:

@@ -48,7 +48,7 @@ def report(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
-def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
+def fetch_file(repo: str, file: str, revision: str, folder: str) -> Path:
     """Download the file by its commit, check it, then let the revision point to it."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
@@ -166,7 +166,7 @@ def main(order: list[str]) -> None:
     # So that the client cleans up on SIGTERM; else a partial file stays.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        report(path=str(fetch(*order)))
+        report(path=str(fetch_file(*order)))
     except HubError as failure:
         message = failure.message
         about = dict(local=failure.local, missing=failure.missing, settings=failure.settings)

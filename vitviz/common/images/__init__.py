@@ -1,6 +1,6 @@
 """Turn uploaded bytes into an upright RGB picture; resize and crop it for a model."""
 
-from .decoding import LONG_SIDE, MAX_FILE_BYTES, MAX_SCANS, MAX_SIDE, ImageError, is_photo
+from .decoding import LONG_SIDE, MAX_FILE_BYTES, MAX_PICTURE_SIDE, MAX_SCANS, ImageError, is_photo
 from .opening import open_image, read_file
 from .placement import (
     INTERPOLATIONS,
@@ -18,8 +18,8 @@ __all__ = [
     "INTERPOLATIONS",
     "LONG_SIDE",
     "MAX_FILE_BYTES",
+    "MAX_PICTURE_SIDE",
     "MAX_SCANS",
-    "MAX_SIDE",
     "SHOWN_SIDE",
     "Crop",
     "ImageError",

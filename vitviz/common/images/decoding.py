@@ -23,7 +23,7 @@ from typing import Any, cast
 from PIL import Image
 
 MAX_FILE_BYTES = 25_000_000
-MAX_SIDE = 30_000
+MAX_PICTURE_SIDE = 30_000
 MAX_SCANS = 64
 #: Larger pictures are reduced to this side: models read 200 to 600 pixels, pages show few more.
 LONG_SIDE = 2048
@@ -146,13 +146,13 @@ def _recognise(data: bytes) -> str:
 def _check_size(name: str, size: tuple[int, int], most: float = math.inf) -> None:
     width, height = size
     most = min(most, _MAX_PIXELS[name])
-    if max(size) > MAX_SIDE:
+    if max(size) > MAX_PICTURE_SIDE:
         raise ImageError(
             "The {name} has {width:,} x {height:,} pixels; at most {most:,} a side are read.",
             name=name,
             width=width,
             height=height,
-            most=MAX_SIDE,
+            most=MAX_PICTURE_SIDE,
         )
     if width * height > most:
         raise ImageError(

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from ..query import Crop
+
 #: (left, top, right, bottom) in pixels of a picture.
-Crop = tuple[float, float, float, float]
 
 #: Names in configurations of Pillow's resampling filters, in the order of their numbers.
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")

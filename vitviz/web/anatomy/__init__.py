@@ -5,7 +5,7 @@ layer are called on them as its own forward pass calls them. A chain of boxes mu
 next tensor of the capture; otherwise it is left out.
 """
 
-from .layers import Box, Residual, layer_boxes, residual_stream, scores
+from .layers import Box, Residual, head_scores, layer_boxes, residual_stream
 from .steps import steps
 
-__all__ = ["Box", "Residual", "layer_boxes", "residual_stream", "scores", "steps"]
+__all__ = ["Box", "Residual", "head_scores", "layer_boxes", "residual_stream", "steps"]

@@ -255,7 +255,7 @@ def _with_layer_scale(block: Any, number: str, branch: Box) -> Iterator[Box]:
         yield box(f"layer_scale{number}", branch.values * factor, {"gamma": factor})
 
 
-def scores(acts: "Activations", layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+def head_scores(acts: "Activations", layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
     """Return q k^T of one head, and the input of its softmax: two ndarrays (queries, keys).
 
     The second is q k^T / sqrt(D_h) in a plain ViT, plus the bias of each pair of places if the

@@ -6,13 +6,13 @@ the third carries what to show of them.
 
 from pathlib import Path
 
-from .message import view_message
+from .message import anatomy_message
 from .numbers import (
     MAX_LAYER_BYTES,
     Anatomy,
     compute_anatomy,
     layer_message,
-    pack_stack,
+    pack_numbers,
     steps_message,
     token_name,
 )
@@ -20,14 +20,14 @@ from .numbers import (
 __all__ = [
     "MAX_LAYER_BYTES",
     "Anatomy",
+    "anatomy_message",
     "compute_anatomy",
     "layer_message",
-    "pack_stack",
+    "pack_numbers",
     "script",
     "steps_message",
     "style",
     "token_name",
-    "view_message",
 ]
 
 _HERE = Path(__file__).parent

@@ -35,7 +35,7 @@ def build_cards(of: Anatomy) -> list[dict[str, Any]]:
     cards = []
     before: Box | None = None
     for number, (name, box) in enumerate(name_steps(steps).items()):
-        words = text.STEPS[_text_key(of, box)]
+        words = text.STEP_TEXTS[_text_key(of, box)]
         own = {**facts, **_layer_facts(of, box), "shape": _shape_text(box.shape)}
         own["number"] = name.removeprefix("stage")
         last = not any(b.name in ("positions",) for b in steps) and (
@@ -113,7 +113,7 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
     kinds = ("reg" if name.startswith("reg") else name for name in layer.prefix)
     prefix_words = [
         tr(
-            text.PREFIX[
+            text.PREFIX_STEPS[
                 "cls unread" if kind == "cls" and "cls" not in of.acts.read_tokens else kind
             ]
         )
@@ -236,10 +236,10 @@ def _shape_text(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
 
 
-SIDES = (14, 16, 32)  # patch sides whose costs are compared
+PATCH_SIDES = (14, 16, 32)  # patch sides whose costs are compared
 
 
-def view_message(of: Anatomy, **host: Any) -> dict[str, Any]:
+def anatomy_message(of: Anatomy, **host: Any) -> dict[str, Any]:
     """Return what the component shows of an Anatomy.
 
     Parameters
@@ -329,7 +329,7 @@ def _costs(of: Anatomy) -> dict[str, Any]:
     own = of.acts.layers[0].patch_size
     side = own if isinstance(own, int) else own[0]
     here = math.prod(of.acts.layers[0].query_grid)
-    sides = sorted({side, *(other for other in SIDES if other <= min(height, width))})
+    sides = sorted({side, *(other for other in PATCH_SIDES if other <= min(height, width))})
     counts = [here if s == side else (height // s) * (width // s) for s in sides]
     return {
         "here": sides.index(side),

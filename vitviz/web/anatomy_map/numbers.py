@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HALF = float(np.finfo(np.float16).max)
 
 
-def pack_stack(
+def pack_numbers(
     stack_id: str,
     exact: Mapping[str, np.ndarray],
     half: Mapping[str, np.ndarray],
@@ -172,7 +172,7 @@ def steps_message(of: Anatomy, stack_id: str, photo: str, max_bytes: int) -> dic
     exact, half = _split(arrays)
     kernel = exact.get("project.kernel")
     large = kernel is not None and kernel.nbytes > max_bytes
-    message = pack_stack(stack_id, exact, half, only={"project.kernel": 0} if large else {})
+    message = pack_numbers(stack_id, exact, half, only={"project.kernel": 0} if large else {})
     message["stack"]["picture"] = photo
     return message
 
@@ -212,7 +212,7 @@ def layer_message(of: Anatomy, stack_id: str, max_bytes: int) -> dict[str, Any]:
     for name in largest:
         if 2 * sum(half[each].size for each in half.keys() - only.keys() - always) > max_bytes:
             only[name] = of.token
-    return pack_stack(f"{stack_id}-{of.token}" if only else stack_id, exact, half, only=only)
+    return pack_numbers(f"{stack_id}-{of.token}" if only else stack_id, exact, half, only=only)
 
 
 def _split(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

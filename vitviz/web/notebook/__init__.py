@@ -7,7 +7,7 @@ from ...common.query import Query
 from ...model import Model
 from ...model.inputs import prepare
 from ..report.components import anatomy, attention
-from .page import Shown, View, check_choice
+from .page import Shown, ViewName, check_option
 
 if TYPE_CHECKING:
     from ...model.inputs import Picture
@@ -19,7 +19,7 @@ def show(
     image: "Picture | None" = None,
     *,
     picture: "Picture | None" = None,
-    view: View = "attention",
+    view: ViewName = "attention",
     layer: int | None = None,
     head: int | None = 0,
     query: Query | None = None,
@@ -54,7 +54,7 @@ def show(
         As `capture`.
     """
     acts, source = _capture_and_source(of, image, picture, view)
-    chosen = check_choice(acts, acts.depth - 1 if layer is None else layer, head, query, view=view)
+    chosen = check_option(acts, acts.depth - 1 if layer is None else layer, head, query, view=view)
     if source is None:
         return Shown(view, attention(acts, "attention", **chosen), acts)
     model, prepared = source
@@ -66,7 +66,7 @@ def widget(
     image: "Picture | None" = None,
     *,
     picture: "Picture | None" = None,
-    view: View = "attention",
+    view: ViewName = "attention",
     layer: int | None = None,
     head: int | None = 0,
     query: Query | None = None,
@@ -88,14 +88,14 @@ def widget(
     except ModuleNotFoundError as error:
         raise ImportError('A widget needs anywidget: pip install "vitviz[notebook]".') from error
     acts, source = _capture_and_source(of, image, picture, view)
-    chosen = check_choice(acts, acts.depth - 1 if layer is None else layer, head, query, view=view)
+    chosen = check_option(acts, acts.depth - 1 if layer is None else layer, head, query, view=view)
     if source is None:
         return TokenMap(acts, chosen)
     return AnatomyWidget(*source, acts, chosen)
 
 
 def _capture_and_source(
-    of: Model | Activations, image: "Picture | None", picture: "Picture | None", view: View
+    of: Model | Activations, image: "Picture | None", picture: "Picture | None", view: ViewName
 ) -> "tuple[Activations, tuple[Model, Picture] | None]":
     """Return the capture and, for Anatomy, the model and picture that it is of."""
     if isinstance(of, Activations):

@@ -9,14 +9,14 @@ from ...common.query import Query, token_number
 from ...text import page_text
 from ..report.components import build_file
 
-View = Literal["attention", "anatomy"]
+ViewName = Literal["attention", "anatomy"]
 _HEIGHTS = {"attention": 620, "anatomy": 820}  # pixels of the page of HTML
 
 
 class Shown:
     """A component in the output of a cell; `Activations.show` and `vitviz.show` make it."""
 
-    def __init__(self, view: View, component: dict[str, Any], acts: Activations) -> None:
+    def __init__(self, view: ViewName, component: dict[str, Any], acts: Activations) -> None:
         body = f'<div id="{view}"></div><p class=line>{escape(translate(acts.provenance))}</p>'
         self._title = page_text(view).title
         self._page = build_file(self._title, body, {view: {view: component}})
@@ -33,13 +33,13 @@ class Shown:
         )
 
 
-def check_choice(
+def check_option(
     acts: Activations,
     layer: int,
     head: int | None,
     query: Query | None,
     *,
-    view: View = "attention",
+    view: ViewName = "attention",
 ) -> dict[str, int | None]:
     """Return the choice as numbers; raise a ValueError if there is no such layer, head or token."""
     if view not in _HEIGHTS:

@@ -21,7 +21,7 @@ from ..report.components import (
     open_layer,
     steps_stack,
 )
-from .page import Shown, View, check_choice
+from .page import Shown, ViewName, check_option
 
 if TYPE_CHECKING:
     from ...activations import Activations
@@ -62,7 +62,7 @@ class Widget(anywidget.AnyWidget):
     head = traitlets.Int(allow_none=True).tag(sync=True)
     query: Any = traitlets.Any(allow_none=True).tag(sync=True)
 
-    def __init__(self, kind: View, acts: "Activations", **traits: Any) -> None:
+    def __init__(self, kind: ViewName, acts: "Activations", **traits: Any) -> None:
         self._kind, self._acts = kind, acts
         module = MODULES[kind]
         super().__init__(_source=module.script(), _style=module.style(), **traits)
@@ -100,7 +100,7 @@ class Widget(anywidget.AnyWidget):
     def _check_choice(self, proposal: Any) -> Any:
         value, name = proposal["value"], proposal["trait"].name
         choice = {**{one: getattr(self, one) for one in _CHOICE}, name: value}
-        return check_choice(self._acts, **choice)[name]
+        return check_option(self._acts, **choice)[name]
 
 
 class TokenMap(Widget):

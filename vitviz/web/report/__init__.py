@@ -122,9 +122,8 @@ def html(
     untrained = [model for model in models if not model.trained]
     notice = tr(text.UNTRAINED if len(models) == 1 else text.SOME_UNTRAINED)
     warning = f"<p class=warning>{notice}</p>" if untrained else ""
-    head = (
-        f"<h1>{title}</h1><p class=line>{escape(about)}</p>{warning}<p>{tr(text.EXPERIMENTS)}</p>"
-    )
+    about = f"<p class=line>{escape(about)}</p>{warning}<p>{tr(text.NO_EXPERIMENTS)}</p>"
+    head = f"<h1>{title}</h1>{about}"
     record = {**creation, "captures": records}
     return build_file(title, head + "".join(sections), body.components, body.figures, record)
 
@@ -229,7 +228,7 @@ def _weights_section(body: _Body, model: "Model", *, several: bool) -> str:
     if table is not None and len(table) >= grid[0] * grid[1]:
         similarity = inspection.position_similarity(table, grid=grid)
         parts.append(body.figure(plots.position_similarity(similarity), "positions", line))
-    title = tr(text.WEIGHTS)
+    title = tr(text.WEIGHTS_TITLE)
     if several:
         title = f"{title}, {_model_name(model)}"
     return _section(title, parts) if parts else ""

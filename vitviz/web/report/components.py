@@ -118,7 +118,7 @@ def anatomy_view(
     of: anatomy_map.Anatomy, name: str, head: int | None, layer: dict[str, Any], **host: Any
 ) -> dict[str, Any]:
     """Return the view message of Anatomy, for a host that may hold other components."""
-    view = anatomy_map.view_message(
+    view = anatomy_map.anatomy_message(
         of,
         stepsId=f"{name}-steps",
         layerId=layer["stack"]["id"],

@@ -7,11 +7,11 @@ the other carries what to show of it, a few hundred bytes. message.d.ts states b
 from pathlib import Path
 
 from .frames import (
-    KINDS,
+    MAP_KINDS,
     Frame,
-    Kind,
+    MapKind,
+    MapShape,
     PlacedGrid,
-    Shape,
     capture_frames,
     capture_view,
     count_map_bytes,
@@ -21,19 +21,19 @@ from .frames import (
     frame_shape,
     layer_names,
     map_colours,
+    map_message,
     map_titles,
     matching_patch,
     pack_stack,
     photo_url,
-    view_message,
 )
 
 __all__ = [
-    "KINDS",
+    "MAP_KINDS",
     "Frame",
-    "Kind",
+    "MapKind",
+    "MapShape",
     "PlacedGrid",
-    "Shape",
     "capture_frames",
     "capture_view",
     "count_map_bytes",
@@ -43,13 +43,13 @@ __all__ = [
     "frame_shape",
     "layer_names",
     "map_colours",
+    "map_message",
     "map_titles",
     "matching_patch",
     "pack_stack",
     "photo_url",
     "script",
     "style",
-    "view_message",
 ]
 
 _HERE = Path(__file__).parent

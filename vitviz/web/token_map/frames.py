@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ...activations import Activations
     from ...model.families import Layer
 
-Kind = Literal["share", "cosine"]
+MapKind = Literal["share", "cosine"]
 #: A grid of patches (rows, columns), and its (left, top, right, bottom) in the picture.
 PlacedGrid = tuple[tuple[int, int], tuple[float, ...]]
 PHOTO_SIDE = 744  # pixels: twice the size on screen
 #: How the patches of each kind of layer attend.
-KINDS = {
+MAP_KINDS = {
     "global": mark("every patch attends to every patch"),
     "class": mark("only CLS attends"),
     "window": mark("patches attend within windows"),
@@ -63,7 +63,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Shape:
+class MapShape:
     """The places of a frame's tokens in the picture.
 
     Attributes
@@ -126,7 +126,7 @@ def matching_patch(patch: tuple[int, int], at: PlacedGrid, to: PlacedGrid) -> tu
     return along(0), along(1)
 
 
-def encode_frame(index: int, values: np.ndarray, num_prefix_tokens: int, kind: Kind) -> Frame:
+def encode_frame(index: int, values: np.ndarray, num_prefix_tokens: int, kind: MapKind) -> Frame:
     """Encode maps with one byte per patch; the error is at most 0.4 % of the query's largest value.
 
     Parameters
@@ -173,7 +173,7 @@ def encode_window_frame(
 
 
 def pack_stack(
-    stack_id: str, frames: Sequence[Frame], shapes: Sequence[Shape], kind: Kind, picture: str
+    stack_id: str, frames: Sequence[Frame], shapes: Sequence[MapShape], kind: MapKind, picture: str
 ) -> dict[str, Any]:
     """Return the `StackMessage` of message.d.ts: the numbers of some frames, as four flat arrays.
 
@@ -243,11 +243,11 @@ def default_query(acts: "Activations", layer: "Layer") -> int | None:
     return 0 if "cls" in layer.prefix and "patches" not in acts.read_tokens else None
 
 
-def frame_shape(acts: "Activations", layer: int) -> Shape:
+def frame_shape(acts: "Activations", layer: int) -> MapShape:
     """Return the shape of a layer's attention maps."""
     info = acts.layers[layer]
     home = default_query(acts, info)
-    return Shape(
+    return MapShape(
         grid=info.query_grid,
         key_grid=info.key_grid,
         crop=acts.crop_of(layer),
@@ -265,7 +265,7 @@ def layer_names(acts: "Activations") -> list[str]:
     """Return the names of the layers, with the kind of attention if the layers differ in it."""
     alike = all(layer.kind == "global" for layer in acts.layers)
     return [
-        tr("layer {layer}", layer=number) + ("" if alike else f" ({tr(KINDS[layer.kind])})")
+        tr("layer {layer}", layer=number) + ("" if alike else f" ({tr(MAP_KINDS[layer.kind])})")
         for number, layer in enumerate(acts.layers, start=1)
     ]
 
@@ -302,7 +302,7 @@ def map_colours(*, signed: bool) -> dict[str, str]:
     return {"lut": colour_table(signed), "queryColour": QUERY, "keyColour": KEY}
 
 
-def view_message(stack_id: str, kind: Kind, **message: Any) -> dict[str, Any]:
+def map_message(stack_id: str, kind: MapKind, **message: Any) -> dict[str, Any]:
     """Return the `ViewMessage` of message.d.ts; parts that the host leaves out have defaults."""
     return {
         "stackId": stack_id,
@@ -328,7 +328,7 @@ def capture_view(
     shapes = [frame_shape(acts, number) for number in range(acts.depth)]
     token = shapes[layer].home if query is None else query
     width, height = acts.picture_size
-    return view_message(
+    return map_message(
         stack_id,
         "share",
         state={

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...common.language import MessageError
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 #: Prefixes that torch adds for compilation, activation checkpointing and FSDP.
 _WRAPPED = re.compile(r"\b(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 #: Prefixes of the backbone in models of transformers with a head.
@@ -95,7 +95,7 @@ _JAX_PARTS = {"Transformer/encoder_norm": "norm", "head": "head"}
 _QKV = ("query", "key", "value")
 
 
-def to_timm(state: State) -> State:
+def to_timm(state: StateDict) -> StateDict:
     """Return the state dict with timm's names; names of timm stay as they are.
 
     Raises
@@ -122,7 +122,7 @@ def to_timm(state: State) -> State:
     return _move_cls_position(renamed) if "register_tokens" in state else renamed
 
 
-def _from_hugging_face(state: State) -> State:
+def _from_hugging_face(state: StateDict) -> StateDict:
     if "embeddings.patch_embedding.weight" in state and "classifier.weight" in state:
         raise MessageError(  # CLIP's and SigLIP's; timm has no such model
             "its classifier reads the mean of the patches before the last norm. Load the folder "
@@ -137,7 +137,7 @@ def _from_hugging_face(state: State) -> State:
     # DINOv3 is timm's Eva, whose layer scales have other names than in its ViT.
     is_eva = "embeddings.patch_embeddings.weight" in state
     is_gated = any(".mlp.gate_proj." in name for name in state)
-    renamed: State = {}
+    renamed: StateDict = {}
     for name, tensor in state.items():
         block = _HF_BLOCK.fullmatch(name)
         if _HF_UNUSED.match(name):
@@ -160,7 +160,7 @@ def _from_hugging_face(state: State) -> State:
     return _reshape_clip(renamed)
 
 
-def _join_qkv(state: State, query: str, kind: str, attention: str) -> State:
+def _join_qkv(state: StateDict, query: str, kind: str, attention: str) -> StateDict:
     """Join query, key and value as in timm; biases stay separate if the key has none."""
     names = {part: _sibling(query, part) for part in _QKV}
     if kind == "bias" and names["key"] not in state and names["value"] in state:
@@ -178,7 +178,7 @@ def _sibling(query: str, part: str) -> str:
     return query.replace("query", part)
 
 
-def _reshape_clip(state: State) -> State:
+def _reshape_clip(state: StateDict) -> StateDict:
     """Give parts of CLIP and SigLIP the shapes of timm."""
     if state.get("cls_token") is not None and state["cls_token"].ndim == 1:
         state["cls_token"] = state["cls_token"][None, None]
@@ -225,8 +225,8 @@ _TORCHVISION_SWIN: tuple[tuple[str, Any], ...] = (
 )
 
 
-def _substitute(state: State, table: tuple[tuple[str, Any], ...]) -> State:
-    renamed: State = {}
+def _substitute(state: StateDict, table: tuple[tuple[str, Any], ...]) -> StateDict:
+    renamed: StateDict = {}
     for name, tensor in state.items():
         if name == "proj" and tensor.ndim == 2:  # CLIP's projection
             name, tensor = "head.weight", tensor.T
@@ -240,14 +240,14 @@ def _substitute(state: State, table: tuple[tuple[str, Any], ...]) -> State:
 _GATED = {"w12": "fc1", "w1": "fc1_g", "w2": "fc1_x", "w3": "fc2", "ffn_ln": "norm"}
 
 
-def _from_trainers(state: State) -> State:
+def _from_trainers(state: StateDict) -> StateDict:
     """Rename parts of the authors' code: DINOv2, DINOv3, EVA, MAE, Swin."""
     is_dinov3 = "storage_tokens" in state
     has_q_proj = any(name.endswith("attn.q_proj.weight") for name in state)  # as in EVA-02
     is_swin = any(re.match(r"layers\.\d+\.blocks\.", name) for name in state)
     # In Microsoft's code and timm before 0.9, downsampling belongs to the stage before it.
     is_old_swin = is_swin and any(name.startswith("layers.0.downsample.") for name in state)
-    renamed: State = {}
+    renamed: StateDict = {}
     for name, tensor in state.items():
         if _UNUSED.match(name):
             continue
@@ -275,7 +275,7 @@ def _from_trainers(state: State) -> State:
     return renamed
 
 
-def _move_cls_position(state: State) -> State:
+def _move_cls_position(state: StateDict) -> StateDict:
     """Add the position of CLS to CLS, as timm adds none to the prefix of models with registers."""
     positions = state.get("pos_embed")
     if positions is not None and positions.ndim == 3:
@@ -303,9 +303,9 @@ def _rename(name: str, parts: Mapping[str, str]) -> str:
     return name
 
 
-def _from_jax(state: State) -> State:
+def _from_jax(state: StateDict) -> StateDict:
     """Rename the JAX ViT's parts: kernels (in, out) become weights (out, in), heads are joined."""
-    renamed: State = {}
+    renamed: StateDict = {}
     for name, tensor in state.items():
         block = re.fullmatch(r"Transformer/encoderblock_(\d+)/(.+)", name)
         if name == "cls":
@@ -325,7 +325,7 @@ def _from_jax(state: State) -> State:
     return {name: tensor.contiguous() for name, tensor in renamed.items()}
 
 
-def _from_flax(name: str, tensor: Tensor, parts: Mapping[str, str], prefix: str) -> State:
+def _from_flax(name: str, tensor: Tensor, parts: Mapping[str, str], prefix: str) -> StateDict:
     layer, _, kind = name.rpartition("/")
     kinds = {"kernel": "weight", "scale": "weight", "bias": "bias"}
     if layer not in parts or kind not in kinds:
@@ -334,7 +334,7 @@ def _from_flax(name: str, tensor: Tensor, parts: Mapping[str, str], prefix: str)
     return {f"{prefix}{parts[layer]}.{kinds[kind]}": weight}
 
 
-def _from_jax_attention(state: State, name: str, attention: str) -> State:
+def _from_jax_attention(state: StateDict, name: str, attention: str) -> StateDict:
     tensor = state[name]
     layer, kind = name.rsplit("/", 2)[1:]
     if layer == "out" and kind == "bias":
