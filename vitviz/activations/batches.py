@@ -85,7 +85,7 @@ class Batch:
 
     @cached_property
     def _proofs(self) -> Mapping[int, Sequence[tuple[Message | None, float]]]:
-        """By layer, of each picture: the refusal, if any, and the error of a few rows of A v."""
+        """Compare a few rows of A v: refusal, if any, and error by layer and picture."""
         calls = {layer: call for layer, call in enumerate(self._calls) if call is not None}
         with own_precision(), torch.inference_mode():
             of_rows = explain_row_mismatches(

@@ -236,7 +236,7 @@ class PlacedLayer:
 def _weighted_layers(
     model: Model, image: Picture, question: Question
 ) -> tuple[Tensor, list[PlacedLayer]]:
-    """Return the row of I to begin with (T,), float64, and the weights of each layer."""
+    """Return the first row (T,) of the product of layers, in float64, and each layer's weights."""
     products, output = attention_gradients(model, image, question)
     with torch.inference_mode():
         row = _output_row(model, image, question, output)

@@ -386,7 +386,7 @@ def _draw_hunger() -> bool:
 
 
 def _fold(words: str) -> None:
-    """Draw what a reader of the figure can do without, closed."""
+    """Draw how something was measured in a closed expander."""
     with st.expander(tr("How it was measured")):
         st.markdown(words)
 
