@@ -82,7 +82,7 @@ def texts() -> dict[Path, str]:
         minutes=lesson_minutes(),
         asked=settings_of,
         said=answers.final_sentences,
-        lesson_link=lambda which, step=1: f"{SERVER}/{lesson_link(which, step)}",
+        link=lambda which, step=1: f"{SERVER}/{lesson_link(which, step)}",
         server=SERVER,
         model=DEFAULT_MODEL,
         more_models=MORE_MODELS,

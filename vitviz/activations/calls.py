@@ -270,9 +270,9 @@ class FusedCall(_ProvableCall):
                 some = slice(head, head + together), slice(start, start + rows)
                 shape = (*q[some].shape[:2], keys)
                 scores, attention = memory[:, : math.prod(shape)].view(2, *shape)
-                with own_precision():
-                    torch.baddbmm(scores, q[some], k[some[0]], beta=0, alpha=self.scale, out=scores)
-                    torch.softmax(scores, dim=-1, out=attention)
+                # With `out` nothing is cast within `torch.autocast`.
+                torch.baddbmm(scores, q[some], k[some[0]], beta=0, alpha=self.scale, out=scores)
+                torch.softmax(scores, dim=-1, out=attention)
                 yield *some, scores, attention
 
     def select(self, number: int, pictures: int) -> "FusedCall":
@@ -548,8 +548,8 @@ class RowBlocks:
         columns = torch.cat([v, parts], dim=1)  # one product takes less than two
         projection = v.new_empty(*v.shape[:2], call.shape[2])
         for heads, rows, scores, attention in call.row_blocks():
-            with own_precision():
-                product = columns[heads] @ attention.transpose(1, 2)
+            product = v.new_empty(len(attention), columns.shape[1], attention.shape[1])
+            torch.bmm(columns[heads], attention.transpose(1, 2), out=product)
             projection[heads, :, rows] = product[:, :-2]
             yield heads, rows, scores.numpy(), attention.numpy(), product[:, -2:].numpy()
         own = call.output.projection.flatten(0, 1)

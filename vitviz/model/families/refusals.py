@@ -285,7 +285,7 @@ def _is_compiled(part: nn.Module) -> bool:
     own = vars(part)
     return (
         part._compiled_call_impl is not None
-        or "_orig_mod" in own["_modules"]
+        or "_orig_mod" in part._modules
         or ("forward" in own and hasattr(own["forward"], "_torchdynamo_orig_callable"))
     )
 
