@@ -39,6 +39,7 @@ from vitviz.inspection import (
     token_components,
     uniform_distance,
 )
+from vitviz.inspection.attention import entropy_of_scores
 from vitviz.inspection.inputs import Array
 from vitviz.vit import VisionTransformer, resize_position_embedding
 
@@ -786,3 +787,14 @@ def test_the_import_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("scale", "peak"), [(1, 0), (20, 0), (5, 200)])
+def test_entropy_of_scores_is_that_of_their_softmax(scale: float, peak: float) -> None:
+    """Also where a row attends to a late token alone, and all the first entries are 0."""
+    scores = scale * np.random.default_rng(0).normal(size=(2, 9, 300)).astype(np.float32)
+    scores[0, :, 280] += peak
+    exact = np.exp(scores - scores.max(axis=2, keepdims=True), dtype=np.float64)
+    exact /= exact.sum(axis=2, keepdims=True)
+    bits = -(exact * np.log2(np.where(exact > 0, exact, 1))).sum(axis=2)
+    assert_allclose(entropy_of_scores(scores, exact.astype(np.float32)), bits, atol=5e-5)
