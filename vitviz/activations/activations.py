@@ -232,7 +232,7 @@ class Activations:
     #: What it shares with the other pictures of its pass; None if it was loaded from a file.
     batch: Batch | None = None
 
-    _layers: tuple[Layer, ...]  # without what only the proof refuses
+    _layers: tuple[Layer, ...]  # before the proof, which may refuse more of them
     _origin: Origin
     _number: int = 0  # of the picture in the batch
     _headless: bool

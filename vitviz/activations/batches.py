@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..inspection import Measurements
 
 
-ARENA_PIECE = 1 << 24  # bytes
+ARENA_PIECE = 1 << 24  # bytes; malloc would map a piece of 32 MB or more anew each time
 
 
 class Arena:
@@ -79,7 +79,7 @@ class Batch:
         self.layers = layers
         self.pictures = pictures
         self._calls = calls  # by layer, of all pictures
-        self._refusals = refusals  # by layer, of each picture: what the pass itself compared
+        self._refusals = refusals  # by layer and picture, from what the pass itself compared
         self._tokens = len(layers[0].prefix) + len(patches)
         self._read_tokens = read_tokens
 
@@ -106,7 +106,7 @@ class Batch:
             }
 
     def _known_refusals(self, layer: int) -> Sequence[Message | None]:
-        """Return of each picture the refusal that is known without the proof."""
+        """Return each picture's refusal that is known without the proof, or None."""
         return self._refusals.get(layer, [None] * self.pictures)
 
     def layers_of(self, number: int) -> tuple[Layer, ...]:

@@ -178,9 +178,8 @@ def _explain(layer: Layer, error: float, largest: float, half: bool) -> Message 
     )
 
 
-BLOCK_NUMBERS = (
-    3 << 17
-)  # numbers computed at a time; fastest of 2^17 to 2^20 for ViT-Ti, B and S/14
+# Numbers computed at a time: the fastest of 2^17 to 2^20 for ViT-Ti, B and S/14.
+BLOCK_NUMBERS = 3 << 17
 
 
 @dataclass(frozen=True, kw_only=True)

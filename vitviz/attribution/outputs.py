@@ -135,7 +135,10 @@ def hold_scale(
     bias: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """Compute `F.layer_norm` or `F.rms_norm` with the factor that `hold` makes of its own."""
+    """Compute `F.layer_norm` or `F.rms_norm`; `hold` receives its scale, and returns the one used.
+
+    With `Tensor.detach` the values stay, and no gradient passes through the scale.
+    """
     axes = tuple(range(-len(shape), 0))
     is_centred = norm is F.layer_norm
     centred = x - x.mean(axes, keepdim=True) if is_centred else x

@@ -273,9 +273,9 @@ def entropy_of_scores(scores: Array, attention: Array) -> Array:
     """Return the entropy of rows whose scores are known: (h, rows, T) -> (h, rows), in bits.
 
     As ln p = s - ln Z, it is ln Z minus the mean score, which needs one logarithm per row. Z, the
-    sum that softmax divides by, follows from any entry of the row that is not nearly 0: from the
-    largest of the first few, as reading all takes longer. In float32 a row is exact to about 2e-5
-    bits at scores of 60, a head's mean to 1e-6.
+    sum that softmax divides by, follows from any entry of the row that is not nearly 0. The largest
+    of the first few will do; reading the whole row takes longer. In float32 a row is exact to about
+    2e-5 bits at scores of 60, a head's mean to 1e-6.
     """
     rows, shares = scores.reshape(-1, scores.shape[2]), attention.reshape(-1, scores.shape[2])
     entries = np.arange(len(rows)), rows[:, :64].argmax(axis=1)

@@ -209,8 +209,8 @@ def removal_curves(
         words.append(
             tr("by {called} {half:.1f} % at half of the patches", called=label, half=100 * half)
         )
-    share_text = tr("put back") if putting_back else tr("removed")
-    across = dict(title=tr("patches {done}, %", done=share_text), range=[-2, 102], zeroline=False)
+    action = tr("put back") if putting_back else tr("removed")
+    across = dict(title=tr("patches {done}, %", done=action), range=[-2, 102], zeroline=False)
     down = dict(
         title=tr("probability of {name}, %", name=escape_text(name)),
         range=[0, 102],
@@ -219,7 +219,7 @@ def removal_curves(
     most = tr(
         "Probability of {name} while patches are {done}, the most important first",
         name=name,
-        done=share_text,
+        done=action,
     )
     return finish(
         figure, f"{most}: {', '.join(words)}.", height=340, top=30, axes=(across, down), legend=True

@@ -24,9 +24,8 @@ from ..model.inputs import Picture
 from .entries import Entry, ProfileError, parquet_file
 from .measuring import COLUMNS
 
-JUDGED_AT_A_TIME = (
-    4  # pictures; each takes seconds to minutes, and a stopped run loses those of one piece
-)
+# Pictures; each takes seconds to minutes, and a stopped run loses those of one piece.
+JUDGED_AT_A_TIME = 4
 RANDOM = "random"  # the name of random orders among those of the maps
 #: Maps that do not depend on the class, to compare with.
 OF_NO_CLASS = ("attention", "rollout")

@@ -44,9 +44,8 @@ COMMON = {
 }
 #: Names by which these sets are recognised: in other sets, "organ" may mean something else.
 _SIGNS = {"jinrikisha", "aquarium fish"}
-FEWEST_CLASSES = (
-    10  # classes of a set that is translated; in smaller sets names may mean something else
-)
+# Classes of a set that is translated; in smaller sets names may mean something else.
+FEWEST_CLASSES = 10
 
 
 def common_names(labels: Sequence[str]) -> tuple[str, ...]:

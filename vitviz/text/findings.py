@@ -7,9 +7,8 @@ import numpy as np
 
 from ..common.language import as_percent, mark, offset_name, tr, tr_md
 
-CLEAR_SHARE = (
-    0.1  # a clear pattern exceeds uniform attention by this share of attention among patches
-)
+# A clear pattern exceeds uniform attention by this share of attention among patches.
+CLEAR_SHARE = 0.1
 MOSTLY_PREFIX = 0.5  # from this share on, a head counts as attending to one prefix token
 ALMOST_UNIFORM = 0.1  # share of attention that would have to move to become uniform
 NEAR_UNIFORM, LOCAL = 0.1, 0.5  # shares of the distance of uniform attention

@@ -51,7 +51,7 @@ def page(view: View) -> Data | None:
         if guess is None:
             return Data(lambda: [], hidden=True)
     counts = choose_counts(view)
-    frames = _frames(view, counts)  # first: they may be too large
+    frames = _frames(view, counts)  # refuses a large input before anything else is computed
     if acts.all_to_all:
         draw_finding(_pattern(view) if counts != "output" else _sinks(view))
     with places().stage:
