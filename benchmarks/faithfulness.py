@@ -1,6 +1,6 @@
 """Which maps of the shipped models can be believed: `vitviz faithfulness` over their test pictures.
 
-    python benchmarks/faithfulness.py DATA OUT [--limit N] [--ship] [NAME...]
+    python benchmarks/faithfulness.py DATA OUT [--limit N] [--workers N] [--ship] [NAME...]
 
 DATA holds `cifar10_test.parquet`, `cifar100_test.parquet`, `tiny_imagenet_val2000.parquet` with the
 boxes of its objects in the column `bbox`, and `objects/` with `NAME.jpg` beside `NAME_mask.png`.
@@ -34,15 +34,14 @@ CALLED = {
 }
 
 
-def judge(run: str, data: Path, out: Path, limit: int | None) -> vitviz.Faithfulness:
+def judge(run: str, data: Path, out: Path, limit: int | None, workers: int) -> vitviz.Faithfulness:
     name, pictures, masks, steps = RUNS[run]
     options: dict[str, Any] = dict(steps=steps, baseline=["mean", "drop"], out=out / run)
-    options["called"] = CALLED[pictures]
+    options |= dict(called=CALLED[pictures], limit=limit, workers=workers)
     if masks is not None:
         options["masks"] = data / masks if (data / masks).is_dir() else masks
     model = vitviz.load_model(name)
-    source = data / pictures
-    return vitviz.faithfulness(model, str(source), limit=limit, resume=True, **options)
+    return vitviz.faithfulness(model, str(data / pictures), resume=True, **options)
 
 
 def markdown(judged: vitviz.Faithfulness) -> str:
@@ -74,10 +73,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", default=[*RUNS])
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--ship", action="store_true")
     arguments = parser.parse_intermixed_args()
     for run in arguments.names:
-        judged = judge(run, arguments.data, arguments.out, arguments.limit)
+        judged = judge(run, arguments.data, arguments.out, arguments.limit, arguments.workers)
         print(f"\n## {run}: {judged.about['pictures']} pictures\n\n{markdown(judged)}", flush=True)
         if arguments.ship and run == RUNS[run][0]:
             place = Path(__file__).parents[1] / "assets" / "faithfulness"

@@ -95,7 +95,7 @@ def limit_of(*strips: np.ndarray) -> float:
 def test_the_scene_is_saved_with_the_numbers_of_the_capture(
     shown: "Page", acts: Activations
 ) -> None:
-    menu = at_step(shown, "scores").locator(".scene .save-menu")
+    menu = at_step(shown, "scores").locator(".photo .save-menu")
     shares = acts.attention(LAYER)[HEAD, QUERY_TOKEN]
     key = 1 + int(shares[1:].argmax())
     q, k = acts.queries(LAYER)[HEAD, QUERY_TOKEN], acts.keys(LAYER)[HEAD, key]
@@ -130,7 +130,7 @@ def test_the_scene_is_saved_with_the_numbers_of_the_capture(
 
 
 def test_both_sizes_of_a_picture_and_its_ground(shown: "Page") -> None:
-    menu = at_step(shown, "Picture").locator(".scene .save-menu")
+    menu = at_step(shown, "Picture").locator(".photo .save-menu")
     sizes = []
     for label in ("PNG, bare, transparent", "PNG × 2, bare, transparent", "PNG, with title"):
         image = Image.open(io.BytesIO(saved(shown, menu, label)[1]))
@@ -143,7 +143,7 @@ def test_both_sizes_of_a_picture_and_its_ground(shown: "Page") -> None:
 
 
 def test_the_answer_is_saved_as_it_stands(shown: "Page", acts: Activations) -> None:
-    menu = at_step(shown, "Head").locator(".scene .save-menu")
+    menu = at_step(shown, "Head").locator(".photo .save-menu")
     svg = ElementTree.fromstring(saved(shown, menu, "SVG, with title")[1])
     assert acts.probabilities is not None
     order = np.argsort(-acts.probabilities)[:5]

@@ -131,26 +131,21 @@ BUDGETS = {
     Look(PHONE): (300, 0.35),
     Look(PROJECTOR): (260, 0.45),
 }
-#: Where a page shows less than its budget. On Anatomy photo and scene share the width, one row of
-#: pictures of fixed shape above the words and numbers of the step and the cards of all nine, whose
-#: small pictures do not count: larger ones would push these off the screen.
-LESS = {
-    ("anatomy", PLAIN): 0.26,
-    ("anatomy", PRESENTED): 0.38,
-    ("anatomy", Look(ENLARGED)): 0.25,
-    ("anatomy", Look(PROJECTOR)): 0.31,
-}
 
-# Where the first figure begins and ends, and the share of the screen that figures take.
+# Where the first figure begins and ends, and the share of the screen that figures take. A chart
+# counts with its words and numbers; so do the scene of a step of Anatomy and its cards.
 FIGURES = """() => {
+  const figures = ".stPlotlyChart, canvas, .stImage img, figure img, .items, .cards";
   const found = [];
+  let numbers = 0;
   const look = (root) => {
     for (const one of root.querySelectorAll("*")) {
       if (one.shadowRoot) look(one.shadowRoot);
-      if (!one.matches(".stPlotlyChart, canvas, .stImage img, figure img")) continue;
+      if (!one.matches(figures)) continue;
       if (!one.checkVisibility()) continue;
       const box = one.getBoundingClientRect();
       if (box.width > 80 && box.height > 60) found.push(box);
+      if (one.matches(".items")) numbers = box.bottom;
     }
   };
   look(document.querySelector("main"));
@@ -161,7 +156,8 @@ FIGURES = """() => {
       for (let x = Math.max(0, left) >> 2; x < Math.min(innerWidth, right) >> 2; x++)
         cells.add(y * 4096 + x);
   const [{ top, bottom } = { top: Infinity, bottom: Infinity }] = found;
-  return { top, bottom, share: (16 * cells.size) / (innerWidth * innerHeight) };
+  const share = (16 * cells.size) / (innerWidth * innerHeight);
+  return { top, bottom: Math.max(bottom, numbers), share };
 }"""
 
 
@@ -262,7 +258,6 @@ def expect_to_fit(page: "Page", name: str, look: Look) -> None:
 
 def expect_the_figure_first(page: "Page", name: str, look: Look) -> None:
     highest, share = BUDGETS[look]
-    share = LESS.get((name, look), share)
     deadline = monotonic() + PATIENCE
     while True:  # figures follow a little later
         found: Any = page.evaluate(FIGURES)

@@ -34,7 +34,8 @@ def draw_controls(page: Page) -> View | None:
         return None
     model, acts = _capture_or_previous(words.ask(chosen, row.get("model")), picture)
     layer = _layer_setting(len(model.layers))
-    if _is_drawn("layer", page) and (page.needs != "all-to-all" or acts.all_to_all):
+    can_draw = page.needs != "all-to-all" or acts.all_to_all
+    if _is_drawn("layer", page) and can_draw and not page.has_layer_menu:
         _layer_control(len(model.layers))
     described = model.layers[layer]
     _replace_missing("head", described.num_heads, MEAN)

@@ -74,6 +74,7 @@ def main() -> None:
     lesson.follow_link(page.name)
     with st.container(key="top", horizontal=True, vertical_alignment="center"):
         st.title(lesson.lesson_title() or page.heading, anchor=False)
+        beside_title = st.container(width="content") if settings.is_presenting() else None
         answer = st.empty()  # filled once there is a model
         lesson.draw_lesson_menu()
         classroom.draw_teacher_controls(page.name)
@@ -89,7 +90,7 @@ def main() -> None:
             "body { --lead: 0rem; }"  # there is no sentence above the figure
             "</style>"
         )
-    made = lay_out()
+    made = lay_out(beside_title)
     server.wait()
     try:
         started.options()

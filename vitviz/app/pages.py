@@ -37,12 +37,15 @@ class Page:
         their patches in the same grid.
     picture : str, optional
         The sample that it opens with as long as the reader has chosen none, if not the app's.
+    has_layer_menu : bool
+        Whether its figure has a menu of the layers, so that the shell draws none.
     """
 
     name: str
     settings: tuple[str, ...] = MODEL
     needs: Literal["all-to-all", "one grid"] | None = None
     picture: str | None = None
+    has_layer_menu: bool = False
 
     @property
     def draw(self) -> Callable[[Any], Any]:
@@ -79,7 +82,9 @@ PAGES: Mapping[str, Page] = {
     page.name: page
     for page in (
         Page(
-            "anatomy", (*MODEL, "layer", "step", "key", "experiment", "shuffle", "depth", "class")
+            "anatomy",
+            (*MODEL, "layer", "step", "key", "experiment", "shuffle", "depth", "class"),
+            has_layer_menu=True,
         ),
         Page("filters", (*MODEL, "filters", "filter", "gain", "order")),
         Page(

@@ -55,7 +55,7 @@ def _choose_patches(view: View) -> None:
         "patches",
         tr("Patches"),
         pair,
-        "bar",
+        "beside",
         words=count,
         width="content",
         label_visibility="collapsed",

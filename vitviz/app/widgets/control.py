@@ -55,8 +55,9 @@ def control(
     label : str
         In the page's language.
     options : sequence, or mapping of options to their words, marked or translated
-    at : DeltaGenerator, "settings", "bar" or "named"
-        Where it stands: a column, the menu of settings, the bar, or the bar behind its label.
+    at : DeltaGenerator, "settings", "bar", "named" or "beside"
+        Where it stands: a column, the menu of settings, the bar, the bar behind its label, or
+        beside the sentence above it.
     kind : str
         Name of Streamlit's function; "slider" is of a range.
     words : callable
@@ -73,8 +74,8 @@ def control(
         at = label_in_bar(label) if at == "named" else places().bar
     elif at == "settings" and lesson.current_step():  # what a step asks to change is in sight
         look, at = {"width": 260, **look}, places().bar
-    elif at == "settings":
-        at = places().settings
+    elif at in ("settings", "beside"):
+        at = getattr(places(), at)
     if kind == "segmented_control":
         look = {"required": True, "width": "stretch", **look}
     if kind == "slider":  # of whole numbers, without words

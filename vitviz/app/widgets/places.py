@@ -4,6 +4,7 @@ import html
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -26,15 +27,17 @@ class Places:
 
     Attributes
     ----------
+    beside_title : what a presenter has beside the title
     top : warnings
-    lead : the sentence that says what is seen
+    intro : the sentence that says what is seen, and what changes all of the page beside it
     bar : what one plays with
     stage : the first figure, or several side by side
     notes : the finding, and the explanation of the page
     """
 
+    beside_title: DeltaGenerator | None
     top: DeltaGenerator = field(default_factory=st.container)
-    lead: DeltaGenerator = field(default_factory=lambda: st.container(key="lead"))
+    intro: DeltaGenerator = field(default_factory=st.empty)
     bar: DeltaGenerator = field(
         default_factory=lambda: st.container(
             key="bar", horizontal=True, vertical_alignment="center", gap="medium"
@@ -43,6 +46,22 @@ class Places:
     stage: DeltaGenerator = field(default_factory=lambda: st.container(key="stage"))
     notes: DeltaGenerator = field(default_factory=lambda: st.container(key="notes"))
     _settings: DeltaGenerator | None = None
+
+    @cached_property
+    def _row(self) -> tuple[DeltaGenerator, DeltaGenerator]:
+        # A row that nobody draws into would move what is below it.
+        with self.intro.container(key="intro", horizontal=True, vertical_alignment="center"):
+            return st.container(key="lead"), st.container(width="content")
+
+    @property
+    def lead(self) -> DeltaGenerator:
+        """The place of the sentence that says what is seen."""
+        return self._row[0]
+
+    @property
+    def beside(self) -> DeltaGenerator:
+        """The place beside that sentence; a presenter, who has none, has it beside the title."""
+        return self.beside_title or self._row[1]
 
     @property
     def settings(self) -> DeltaGenerator:
@@ -56,9 +75,9 @@ class Places:
 _places: ContextVar[Places] = ContextVar("places")
 
 
-def lay_out() -> Places:
+def lay_out(beside_title: DeltaGenerator | None) -> Places:
     """Make the places of a page, once in a run."""
-    page_places = Places()
+    page_places = Places(beside_title)
     _places.set(page_places)
     return page_places
 

@@ -354,7 +354,7 @@ class View extends Component {
       else chip.removeAttribute("aria-current");
     }
     parts.sceneTitle.replaceChildren(...rich(said.title));
-    parts.menus.hidden = !stop.box;
+    parts.menus.hidden = !stop.card.layers;
   }
 
   /** @param {Walk} walk @param {number} head */
@@ -363,7 +363,7 @@ class View extends Component {
     const { card, box } = walk.stop;
     parts.layerMenu.value = String(state.frame);
     if (this.shape.heads) parts.headMenu.value = String(head);
-    parts.headMenu.hidden = !this.shape.heads || !this.layer.has("queries");
+    parts.headMenu.hidden = !box || !this.shape.heads || !this.layer.has("queries");
     const shown = box ? `layer ${state.frame}` : card.id;
     if (this.shown.side !== shown) {
       this.shown.side = shown;
@@ -394,8 +394,8 @@ class View extends Component {
     const { columns } = parts;
     const { width } = this.room;
     const { width: across, height: down } = data.picture;
-    const height = Math.max(300, 0.32 * width);
-    const side = Math.min(0.47 * width, (height * across) / down); // the scene gets what is left
+    const height = Math.max(300, 0.36 * width);
+    const side = Math.min(0.475 * width, (height * across) / down); // the scene gets what is left
     columns.style.setProperty("--photo", `${side}px`);
     const room = { width: width > NARROW ? side : width, height };
     const photo = stacks.get(data.stepsId)?.photo;
