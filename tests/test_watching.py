@@ -398,7 +398,11 @@ class Pooled(Wrapper):
             "maps would be misplaced",
         ),
         (class_token_last, "patch in row 0, column 5 into token 5"),
-        (lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()), "cannot be run as a whole|grid of"),
+        (lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()), "16 x 24 to 24 x 32 pixels before"),
+        (
+            lambda: nn.Sequential(nn.Upsample(scale_factor=2), own_module()),
+            "16 x 24 to 32 x 48 pixels before",
+        ),
         (
             lambda: Beside(backbone=own_module()),
             "does not depend on the last block of its part backbone",

@@ -548,7 +548,7 @@ class Model:
     def pool(self, tokens: Tensor) -> Tensor:
         """Compute the input of the part's last linear layer from tokens after the last block."""
         (head,) = self.parts.heads
-        with _collect_inputs(self.part.get_submodule(head)) as read:
+        with collect_inputs(self.part.get_submodule(head)) as read:
             self.answer(tokens)
         return read[-1]
 
@@ -556,7 +556,7 @@ class Model:
         """Return what the part's patch embedding is given when the module is given `x`."""
         if not self.path:
             return x
-        with _collect_inputs(self.parts.embedding) as read:
+        with collect_inputs(self.parts.embedding) as read:
             self.run(x)
         return read[-1]
 
@@ -965,7 +965,7 @@ def _draw_tokens(tokens: Tensor, seed: int) -> Tensor:
 
 
 @contextmanager
-def _collect_inputs(part: nn.Module) -> Iterator[list[Tensor]]:
+def collect_inputs(part: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the inputs of a part of a module in the passes of this thread."""
     inputs_read: list[Tensor] = []
 

@@ -21,7 +21,7 @@ from ..model.families import (
     is_compiled,
     is_known_to_copy,
 )
-from ..model.model import ChangeTokens, noise_input
+from ..model.model import ChangeTokens, collect_inputs, noise_input
 from ..model.recording import Recorder
 from ..model.text import has_text_tower
 from ..vit import VisionTransformer
@@ -172,19 +172,29 @@ def _check_whole(model: Model, own: bool) -> None:
     Raises
     ------
     ModelError
-        When the module cannot run, does not use its part, or changes the picture before the part
-        though the preprocessing is the part's.
+        When the module cannot run, does not use its part, changes the size of the picture before
+        the part, or the picture itself though the preprocessing is the part's.
     """
     x = noise_input(model)
     names: dict[str, Any] = dict(name=model.name, part=model.path)
-    with torch.inference_mode():
+    with torch.inference_mode(), collect_inputs(model.parts.embedding) as read:
         try:
-            part_input, answer = model.reaching(x), model.run(x)
+            answer = model.run(x)
             with model.recording(ChangeTokens(len(model.layers) - 1, torch.neg)):
                 other = model.run(x)
-        except ModelError:
-            raise
         except Exception as error:
+            if read and read[0].shape[2:] != x.shape[2:]:
+                before, after = (" x ".join(map(str, each.shape[2:])) for each in (x, read[0]))
+                raise ModelError(
+                    "{name} changes its input from {before} to {after} pixels before its part "
+                    "{part}, so the places of patches are unknown. Give watch that part; its "
+                    "output may be another.",
+                    before=before,
+                    after=after,
+                    **names,
+                ) from error
+            if isinstance(error, ModelError):
+                raise
             raise ModelError(
                 "{name} cannot be run as a whole ({reason}). Give watch its part {part}; its "
                 "output may be another.",
@@ -197,7 +207,7 @@ def _check_whole(model: Model, own: bool) -> None:
             "that part.",
             **names,
         )
-    if own and not torch.equal(part_input, x):
+    if own and not torch.equal(read[0], x):
         raise ModelError(
             "{name} changes the picture before its part {part} sees it, so that part's "
             "preprocessing is wrong for it. Give watch a preprocessing.",
