@@ -17,7 +17,6 @@ def training_curves(
     test_accuracy: Mapping[str, float],
     reference: float | None = None,
     chosen: float | None = None,
-    with_loss: bool = True,
 ) -> go.Figure:
     """Draw accuracy on held-out pictures by epoch, and the loss that training minimised.
 
@@ -28,7 +27,6 @@ def training_curves(
     test_accuracy : by the run's name, share of 1 over all test pictures at the end
     reference : share of 1, drawn as a line for comparison
     chosen : epoch to mark, counted from the beginning of the run
-    with_loss : whether to draw the loss too, on its own axis
     """
     figure, words, losses = go.Figure(), [], [0.0]
     for (name, rows), style in zip(runs.items(), LINES, strict=False):
@@ -66,18 +64,17 @@ def training_curves(
                 test=100 * test_accuracy[name],
             )
         )
-        if with_loss:
-            loss = [row["loss"] for row in rows]
-            losses += loss
-            figure.add_scatter(
-                x=epochs,
-                y=loss,
-                name=prefix + tr("training loss"),
-                mode="lines",
-                line=dict(color=GREY, dash="dot", width=2),
-                yaxis="y2",
-                hovertemplate=tr("epoch %{x:.1f}: loss %{y:.2f}<extra></extra>"),
-            )
+        loss = [row["loss"] for row in rows]
+        losses += loss
+        figure.add_scatter(
+            x=epochs,
+            y=loss,
+            name=prefix + tr("training loss"),
+            mode="lines",
+            line=dict(color=GREY, dash="dot", width=2),
+            yaxis="y2",
+            hovertemplate=tr("epoch %{x:.1f}: loss %{y:.2f}<extra></extra>"),
+        )
     _mark_growth(figure, next(iter(runs.values())))
     if reference is not None:
         figure.add_hline(
@@ -93,17 +90,16 @@ def training_curves(
         figure.add_vline(x=chosen, line=dict(color=QUERY, width=3))
     across = dict(title=tr("epoch"), rangemode="tozero")
     down = dict(title=tr("accuracy, %"), range=[0, 100])
-    if with_loss:
-        figure.update_layout(
-            yaxis2=dict(
-                title=tr("training loss"),
-                overlaying="y",
-                side="right",
-                range=[0, math.ceil(max(losses))],
-                dtick=1,
-                showgrid=False,
-            )
+    figure.update_layout(
+        yaxis2=dict(
+            title=tr("training loss"),
+            overlaying="y",
+            side="right",
+            range=[0, math.ceil(max(losses))],
+            dtick=1,
+            showgrid=False,
         )
+    )
     return finish(
         figure, "; ".join(words) + ".", height=300, axes=(across, down), top=56, legend=True
     )
