@@ -175,6 +175,64 @@ def test_the_whole_of_a_wrapper_answers(name: str) -> None:
         assert model.labels is None
 
 
+class ResizedByItself(timm.models.vision_transformer.VisionTransformer):
+    """Resizes its input, as a subclass may."""
+
+    def forward(self, x: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        x = nn.functional.interpolate(x, size=(16, 24), mode="bilinear")
+        return super().forward(x, *rest, **options)
+
+
+class Resized(Wrapper):
+    """Resizes its input for its backbone, as one does for small pictures."""
+
+    def __init__(self, size: tuple[int, int] = (16, 24), **options: Any) -> None:
+        super().__init__(backbone=own_module())
+        self.size, self.options = size, options
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = nn.functional.interpolate((x - 0.1) / 0.7, size=self.size, **self.options)
+        return self.backbone(x).tanh()
+
+
+@pytest.mark.parametrize("size", [(8, 12), (20, 30)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(mode="bilinear"),
+        dict(mode="bilinear", antialias=True),
+        dict(mode="bicubic", align_corners=True),
+        dict(mode="nearest"),
+    ],
+    ids=str,
+)
+def test_what_a_wrapper_resizes_is_resized_before_it(options: Any, size: tuple[int, int]) -> None:
+    with seeded():
+        net = Resized(**options).eval()
+    randomise(net)
+    small = Preprocessing(input_size=size, mean=SIZE.mean, std=SIZE.std)
+    model = vitviz.watch(net, preprocessing=small)
+    assert f"inputs of {size[0]} x {size[1]} px resized" in model.provenance
+    acts, x = vitviz.capture(model, picture()), small(picture())
+    with torch.inference_mode():
+        expected = net(x[None])[0].numpy()
+    np.testing.assert_allclose(answer_of(acts), expected, atol=1e-6)
+    np.testing.assert_allclose(answer_of(vitviz.capture(model, x)), expected, atol=1e-6)
+    assert acts.grid == (4, 6)
+    assert acts.crop == pytest.approx(np.array(small.place(picture()).box) * 60 / size[1])
+
+
+def test_what_a_subclass_resizes_is_resized_before_it() -> None:
+    sizes: Any = dict(img_size=(16, 24), patch_size=4, embed_dim=32, depth=2, num_heads=4)
+    net = ResizedByItself(**sizes, num_classes=5).eval()
+    small = Preprocessing(input_size=(8, 12), mean=SIZE.mean, std=SIZE.std)
+    acts = vitviz.capture(vitviz.watch(net, preprocessing=small), picture())
+    with torch.inference_mode():
+        expected = net(small(picture())[None])[0].numpy()
+    np.testing.assert_allclose(answer_of(acts), expected, atol=1e-6)
+    assert acts.grid == (4, 6)
+
+
 @pytest.mark.parametrize("last", [nn.Softmax(dim=1), nn.Sigmoid()])
 def test_shares_made_by_a_wrapper_are_not_made_again(last: nn.Module) -> None:
     net = nn.Sequential(own_module(), last).eval()
@@ -398,11 +456,15 @@ class Pooled(Wrapper):
             "maps would be misplaced",
         ),
         (class_token_last, "patch in row 0, column 5 into token 5"),
-        (lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()), "16 x 24 to 24 x 32 pixels before"),
         (
-            lambda: nn.Sequential(nn.Upsample(scale_factor=2), own_module()),
-            "16 x 24 to 32 x 48 pixels before",
+            lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()),
+            r"\(Expected a picture of 16 x 24 pixels, got 24 x 32\)",
         ),
+        (
+            lambda: nn.Sequential(nn.Upsample(scale_factor=10), timm_backbone()),
+            "16 x 24 to 160 x 240 pixels before it embeds",
+        ),
+        (lambda: nn.Sequential(Flipped(-1), Resized(mode="bilinear")), "maps would be misplaced"),
         (
             lambda: Beside(backbone=own_module()),
             "does not depend on the last block of its part backbone",

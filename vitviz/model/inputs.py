@@ -144,6 +144,7 @@ def _check_input(model: "Model", x: Tensor) -> Tensor:
             model=model.name,
             dtype=str(x.dtype).removeprefix("torch."),
         )
+    x = model.preprocess.resize(x)
     if x.ndim == 4 and len(x) == 1 and tuple(x.shape[1:]) == shape:
         raise ModelError(
             "A prepared input has no batch dimension: expected {wanted}, got {shape}. Give its "

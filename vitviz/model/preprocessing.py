@@ -1,6 +1,8 @@
 """`Preprocessing`: turn a picture into the input of a model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,18 @@ from ..common.images import Placement, fit, place
 from .families import ModelError
 
 _MODES = {1: "L", 3: "RGB"}  # Pillow's, by the number of channels
+#: How a module can resize its input, by name: options of torch's `interpolate`.
+RESIZINGS: Mapping[str, Mapping[str, Any]] = {
+    "bilinear": dict(mode="bilinear"),
+    "bicubic": dict(mode="bicubic"),
+    "nearest": dict(mode="nearest"),
+    "nearest-exact": dict(mode="nearest-exact"),
+    "area": dict(mode="area"),
+    "bilinear, antialiased": dict(mode="bilinear", antialias=True),
+    "bicubic, antialiased": dict(mode="bicubic", antialias=True),
+    "bilinear, corners aligned": dict(mode="bilinear", align_corners=True),
+    "bicubic, corners aligned": dict(mode="bicubic", align_corners=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +51,9 @@ class Preprocessing:
         Resolution of the picture as a share of the input's: 0.5 if a model was trained on pictures
         enlarged twofold. A picture is fitted to the smaller size, then enlarged as in training, so
         that a picture of the training's size is not resampled before.
+    resizing : str, optional
+        How the module itself resizes its input, by a name in `RESIZINGS`. Then a picture is
+        made an input of the size before it, which is resized in this way. `watch` finds it.
     """
 
     input_size: tuple[int, int]
@@ -48,6 +65,7 @@ class Preprocessing:
     crop_start: str = "round"
     channel_order: str = "RGB"
     detail: float = 1.0
+    resizing: str | None = None
 
     def place(self, image: Image.Image) -> Placement:
         """Return where the input lies in the picture; `box` is in pixels before enlarging."""
@@ -58,7 +76,7 @@ class Preprocessing:
             )
         return place(
             image.size,
-            input_size=self._fitted_size,
+            input_size=self.fitted_size,
             crop_pct=self.crop_pct,
             crop_mode=self.crop_mode,
             crop_start=self.crop_start,
@@ -98,11 +116,17 @@ class Preprocessing:
         levels = np.array(picture).reshape(picture.height, picture.width, len(self.mean))
         # in memory by channel, in which all that follows takes a third of the time
         x = torch.from_numpy(levels).permute(2, 0, 1).contiguous().float().div_(255)
-        if self._fitted_size != self.input_size:
+        if self.resizing is None and self.fitted_size != self.input_size:
             x = F.interpolate(x[None], size=self.input_size, mode="bicubic", antialias=True)[0]
             x = x.clamp(0, 1)
         x = x.flip(0) if self.channel_order == "BGR" else x
-        return x.sub_(mean).div_(std)
+        return self.resize(x.sub_(mean).div_(std))
+
+    def resize(self, x: Tensor) -> Tensor:
+        """Resize an input (channels, H, W) as the module does; one that it leaves stays."""
+        if self.resizing is None or tuple(x.shape[1:]) != self.fitted_size:
+            return x
+        return F.interpolate(x[None], size=self.input_size, **RESIZINGS[self.resizing])[0]
 
     def picture_of(self, x: Tensor) -> Image.Image | None:
         """Undo mean and std of an input (channels, H, W); None unless it has 1 or 3 channels."""
@@ -129,7 +153,7 @@ class Preprocessing:
         return replace(self, mean=mean, std=std, channel_order="RGB")
 
     @property
-    def _fitted_size(self) -> tuple[int, int]:
+    def fitted_size(self) -> tuple[int, int]:
         """Height and width to which a picture is fitted before it is enlarged (see `detail`)."""
         height, width = self.input_size
         return max(1, round(self.detail * height)), max(1, round(self.detail * width))

@@ -1,6 +1,7 @@
 """`watch`: read a module that is already in memory, and restore its training mode afterwards."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from ..model.families import (
     is_known_to_copy,
 )
 from ..model.model import ChangeTokens, collect_inputs, noise_input
+from ..model.preprocessing import RESIZINGS
 from ..model.recording import Recorder
 from ..model.text import has_text_tower
 from ..vit import VisionTransformer
@@ -136,9 +138,12 @@ def watch(
             labels=own_labels,
             embedding_widths=embedding_widths(_architecture(part)),
         )
+        is_own = is_changed(module) or not is_known_to_copy(module, model.layers[-1].name)
+        if path or is_own:
+            _follow_resizing(model)
         if path:
             _check_whole(model, own)
-        if path or is_changed(module) or not is_known_to_copy(module, model.layers[-1].name):
+        if path or is_own:
             _check_places(model)
             model.misplaced = explain_order(model)
         if answers is not None:
@@ -161,6 +166,53 @@ class _KeepFirstTokens(Recorder):
             self.tokens = tokens
 
 
+def _follow_resizing(model: Model) -> None:
+    """Count it as preprocessing that a module resizes its input before it embeds patches.
+
+    It leaves an input as it is that has the new size, so nothing else changes.
+
+    Raises
+    ------
+    ModelError
+        When the module changes the size of its input in another way.
+    """
+    x = noise_input(model)
+    with torch.inference_mode(), collect_inputs(model.parts.embedding) as read:
+        try:
+            answer = model.run(x)
+        except Exception:
+            return  # the checks after this one say why
+    if not read or read[0].shape[2:] == x.shape[2:]:
+        return
+    wanted = read[0]
+    size, (high, wide) = model.preprocess.input_size, wanted.shape[2:]
+    for name in RESIZINGS:
+        resized = replace(
+            model.preprocess, input_size=(high, wide), detail=size[0] / high, resizing=name
+        )
+        if resized.fitted_size != size:
+            break
+        with torch.inference_mode(), collect_inputs(model.parts.embedding) as read:
+            try:
+                same_answer = model.run(resized.resize(x[0])[None])
+            except Exception:  # it is resized again, to a size that the part does not take
+                break
+        pairs = (read[0], wanted), (same_answer, answer)
+        if all(one.shape == other.shape and _agree(one, other) for one, other in pairs):
+            model.preprocess = resized
+            model.weights += f", which gets inputs of {size[0]} x {size[1]} px resized"
+            return
+    before, after = (" x ".join(map(str, each)) for each in (size, (high, wide)))
+    raise ModelError(
+        f"{model.name} changes its input from {before} to {after} pixels before it embeds patches, "
+        "so their places are unknown. Give watch the part that follows; its output may be another."
+    )
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= TOLERANCE * other.abs().max())
+
+
 def _check_whole(model: Model, own: bool) -> None:
     """Check that the output of a module around a known part depends on that part.
 
@@ -172,8 +224,8 @@ def _check_whole(model: Model, own: bool) -> None:
     Raises
     ------
     ModelError
-        When the module cannot run, does not use its part, changes the size of the picture before
-        the part, or the picture itself though the preprocessing is the part's.
+        When the module cannot run, does not use its part, or changes the picture before the part
+        though the preprocessing is the part's.
     """
     x = noise_input(model)
     names: dict[str, Any] = dict(name=model.name, part=model.path)
@@ -182,19 +234,9 @@ def _check_whole(model: Model, own: bool) -> None:
             answer = model.run(x)
             with model.recording(ChangeTokens(len(model.layers) - 1, torch.neg)):
                 other = model.run(x)
+        except ModelError:
+            raise
         except Exception as error:
-            if read and read[0].shape[2:] != x.shape[2:]:
-                before, after = (" x ".join(map(str, each.shape[2:])) for each in (x, read[0]))
-                raise ModelError(
-                    "{name} changes its input from {before} to {after} pixels before its part "
-                    "{part}, so the places of patches are unknown. Give watch that part; its "
-                    "output may be another.",
-                    before=before,
-                    after=after,
-                    **names,
-                ) from error
-            if isinstance(error, ModelError):
-                raise
             raise ModelError(
                 "{name} cannot be run as a whole ({reason}). Give watch its part {part}; its "
                 "output may be another.",
