@@ -52,8 +52,9 @@ class Preprocessing:
         enlarged twofold. A picture is fitted to the smaller size, then enlarged as in training, so
         that a picture of the training's size is not resampled before.
     resizing : str, optional
-        How the module itself resizes its input, by a name in `RESIZINGS`. Then a picture is
-        made an input of the size before it, which is resized in this way. `watch` finds it.
+        How the module resizes its input before it embeds patches, by a name in `RESIZINGS`;
+        `watch` finds out. A picture is fitted to the module's own input, `detail` times as large,
+        and then resized as the module does.
     """
 
     input_size: tuple[int, int]

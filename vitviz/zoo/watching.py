@@ -167,9 +167,9 @@ class _KeepFirstTokens(Recorder):
 
 
 def _follow_resizing(model: Model) -> None:
-    """Count it as preprocessing that a module resizes its input before it embeds patches.
+    """Treat it as preprocessing if a module resizes its input before it embeds patches.
 
-    It leaves an input as it is that has the new size, so nothing else changes.
+    An input that has the new size already is left as it is, so nothing else changes.
 
     Raises
     ------
