@@ -138,12 +138,14 @@ def watch(
             labels=own_labels,
             embedding_widths=embedding_widths(_architecture(part)),
         )
-        is_own = is_changed(module) or not is_known_to_copy(module, model.layers[-1].name)
-        if path or is_own:
+        is_known = (
+            not path and not is_changed(module) and is_known_to_copy(module, model.layers[-1].name)
+        )
+        if not is_known:
             _follow_resizing(model)
         if path:
             _check_whole(model, own)
-        if path or is_own:
+        if not is_known:
             _check_places(model)
             model.misplaced = explain_order(model)
         if answers is not None:
