@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..common import Progress
 from ..common.images import Placement, reduce_picture
 from ..common.language import Message, reason_of
 from ..common.malloc import reuse_freed_memory
@@ -32,7 +33,7 @@ def capture(
     *,
     picture: Picture | None = None,
     edits: Sequence[Edit] = (),
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> Activations:
     """Run one picture through the model and record the attention and tokens of every layer.
 
@@ -144,7 +145,7 @@ def _capture_batch(
     model: Model,
     pictures: Sequence[Picture],
     edits: tuple[Edit, ...] = (),
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> list[Activations]:
     with model.assume_unchanged():
         state = model.weights_state

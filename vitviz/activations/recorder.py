@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ..common import Progress
 from ..common.language import Message
 from ..model import Model
 from ..model.families import Layer, ModelError
@@ -70,7 +71,7 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
         pictures: int = 1,
         arena: Arena | None = None,
         edits: Sequence[Edit] = (),
-        progress: Callable[[int, int], object] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         super().__init__()
         self.pictures = pictures

@@ -3,13 +3,12 @@
 The integral is computed by captum, an extra: pip install "vitviz[explain]".
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..activations.targets import Target
+from ..common import Progress
 from ..common.language import Message
 from ..model import Model
 from ..model.devices import own_precision
@@ -31,7 +30,7 @@ def integrated_gradients(
     target: Target,
     *,
     steps: int = STEPS,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> np.ndarray:
     """Map one target by Integrated Gradients, summed over the pixels of each patch.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..activations.targets import Target
+from ..common import Progress
 from ..common.language import mark
 from ..model import Model
 from ..model.inputs import Picture
@@ -49,7 +50,7 @@ class Method:
         image: Picture,
         target: Target,
         *,
-        progress: Callable[[int, int], object] | None = None,
+        progress: Progress | None = None,
     ) -> np.ndarray:
         """Return the map, (rows, cols), calling progress(done, of) where it takes several passes.
 

@@ -1,7 +1,8 @@
 """Interventions (ablation, occlusion, deletion, insertion), and the logit lens."""
 
+from ..common import Progress
 from .lens import aligns_patches, logit_lens, patch_lens, word_map
-from .muting import Progress, head_effects, head_outputs, mean_head_outputs
+from .muting import head_effects, head_outputs, mean_head_outputs
 from .patching import PatchEffects, patch_heads, patch_tokens, token_blocks
 from .removal import (
     RANDOM_ORDERS,

@@ -1,19 +1,18 @@
 """Mute one head at a time: set it to zero, or to its output on other pictures."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from ..activations import Activations
 from ..activations.forward import muted_answers
+from ..common import Progress
 from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture
 from .lens import check_head, freeze
 
-#: Called as progress(done, of) before each pass; an exception that it raises stops the experiment.
-Progress = Callable[[int, int], object]
 _Step = TypeVar("_Step")
 
 

@@ -10,12 +10,13 @@ from torch import Tensor
 from ..activations import Activations, MuteHeads, capture
 from ..activations.forward import check_memory, muted_answers
 from ..activations.targets import Question
+from ..common import Progress
 from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.recording import Recorder
 from .lens import check_head, freeze
-from .muting import Progress, head_outputs, report_progress
+from .muting import head_outputs, report_progress
 
 #: Two pictures: the one that is run, and the one whose parts are put into its pass.
 Pair = tuple[Picture, Picture]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..common import Progress
 from ..common.files import creation_record, replace_file
 from ..inspection.head_table import as_csv, head_table
 from ..model import Model
@@ -22,7 +23,7 @@ from .labels import LabelNumbers, number_labels
 from .measuring import PIECE, Piece, measure_piece
 from .pictures import list_pictures
 from .results import Part, Profile, summary
-from .running import Progress, describe_run, hold_folder
+from .running import describe_run, hold_folder
 from .state import Moments, State, cka, hsic
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from ..common import Progress
 from ..common.files import assets, printable, replace_file
 from ..intervention import RANDOM_ORDERS, Removal
 from ..model import Model
@@ -20,7 +21,6 @@ from .labels import LabelNumbers
 from .measuring import COLUMNS
 from .running import (
     Engine,
-    Progress,
     check_same,
     complete_pieces,
     hold_folder,

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import torch
 
+from ..common import Progress
 from ..common.files import LockedError, creation_record, lock_folder, printable, replace_file
 from ..model import Model
 from ..model.origin import weights_digest
@@ -33,8 +34,6 @@ from .pictures import list_pictures, source_names
 from .results import Part, Profile, load_profile, with_defaults
 from .state import State
 
-#: Called as progress(pictures done, all pictures) after each batch; an error it raises stops.
-Progress = Callable[[int, int], object]
 #: Where workers run: on this machine, or as actors of Ray.
 Engine = Literal["local", "ray"]
 #: Settings that must be the same to resume a run.
