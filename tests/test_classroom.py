@@ -98,12 +98,12 @@ def test_no_guess_of_sessions_at_once_is_lost() -> None:
 
 def test_the_sentence_on_a_patch_has_its_share_its_rank_and_the_strongest() -> None:
     shares = np.array([[0.019, 0.30, 0.2], [0.01, 0.019, 0.05]])
-    said = text.describe_patch(shares, 0, "the CLS token", "layer 6, mean of heads", True)
+    said = text.describe_patch(shares, 0, "the CLS token", "layer 6", True)
     assert said == (
-        "The patch at row 1, column 1 gets 1.9 % of the attention of the CLS token in layer 6, "
-        "mean of heads: rank 4 of 6. The strongest is row 1, column 2, with 30 %."
+        "The patch at row 1, column 1 gets 1.9 % of the attention of the CLS token in layer 6: "
+        "rank 4 of 6. The strongest is row 1, column 2, with 30 %."
     )
-    said = text.describe_patch(shares, 1, "the CLS token", "layer 6, mean of heads", False)
+    said = text.describe_patch(shares, 1, "the CLS token", "layer 6", False)
     assert "gives 30 % of its attention to the CLS token" in said
     assert said.endswith("rank 1 of 6. No other ranks higher.")
 

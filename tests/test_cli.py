@@ -1,14 +1,10 @@
 """The `vitviz` command: what it refuses before it begins, and how it ends."""
 
-import io
 import json
 import os
-import pydoc
-import re
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +14,15 @@ from urllib.request import urlopen
 import pytest
 import timm
 import torch
-from app_server import HERE, PATIENCE, ROOT, free_port
+from app_server import HERE, PATIENCE, ROOT, free_port, serving, wait_for
 from examples import assert_clear_error, picture, seeded
 from safetensors.torch import save_file
 
 import vitviz
 from vitviz import cli
 from vitviz.app import options
+
+APP = [sys.executable, "-m", "vitviz", "app"]
 
 
 @pytest.fixture
@@ -43,9 +41,7 @@ def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "said"),
     [
         (["--checkpoint", "missing"], "Expected --checkpoint NAME=FILE or a folder, got missing."),
-        (["--checkpoint", "vit_tiny_patch16_224=missing.pth"], "There is no file missing.pth in "),
         (["--checkpoint", f"vit_tinny_patch16_224={__file__}"], "Did you mean vit_tiny_patch16"),
-        (["--models", "nope"], "The menu has no model named nope."),
         (["--models", "vitviz_tiny_cifar10, vit_tiny_patch16"], "Did you mean vit_tiny_patch16_2"),
         (["--models", " , "], "Expected --models NAME,NAME, got ' , '."),
     ],
@@ -57,7 +53,7 @@ def test_the_app_does_not_start_with_what_it_cannot_offer(
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
-    assert_clear_error(err.replace(".pth", "").replace(".py", "").strip())
+    assert_clear_error(err.strip())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,6 @@ def test_the_app_does_not_start_with_what_it_cannot_offer(
     [
         ["train", "--recipe", "nope", "--data", "{}", "--out", "{}/run"],
         ["train", "--data", "{}", "--out", "{}/run"],
-        ["evaluate", "nope", "--data", "{}"],
         ["prepare", "--checkpoint", "nope"],
     ],
 )
@@ -97,25 +92,25 @@ def settings_of(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal for one process")
-def test_ctrl_c_ends_the_app_without_a_word_of_its_insides() -> None:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vitviz", "app", "--port", str(port)],
-        env={**os.environ, "STREAMLIT_SERVER_HEADLESS": "true"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def test_ctrl_c_ends_the_app_without_a_word_of_its_insides(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [*APP, "--port", str(port)],
+            env={**os.environ, "STREAMLIT_SERVER_HEADLESS": "true"},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
-        wait_for(f"http://{HERE}:{port}/_stcore/health")
+        wait_for(f"http://{HERE}:{port}", process, log)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
-        said, _ = process.communicate(timeout=PATIENCE)
+        process.wait(PATIENCE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert "Traceback" not in said
-    assert process.returncode in (0, 130), said
+    assert "Traceback" not in log.read_text()
+    assert process.returncode in (0, 130), log.read_text()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux listens to 127.0.0.2")
@@ -126,34 +121,13 @@ def test_the_address_is_that_of_the_option_or_of_streamlits_variable(
     """Whatever a config.toml in the current folder says."""
     (tmp_path / ".streamlit").mkdir()
     (tmp_path / ".streamlit" / "config.toml").write_text('[server]\naddress = "127.0.0.1"\n')
-    port, words, settings = free_port(), list[str](), {"STREAMLIT_SERVER_HEADLESS": "true"}
-    if by == "option":
-        words = ["--address", "0.0.0.0"]
-    else:
-        settings["STREAMLIT_SERVER_ADDRESS"] = "0.0.0.0"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "vitviz", "app", "--port", str(port), *words],
-        env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for(f"http://127.0.0.2:{port}/_stcore/health")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def wait_for(url: str) -> None:
-    begun = time.monotonic()
-    while time.monotonic() < begun + PATIENCE:
-        try:
-            with urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError("The app did not start.")
+    words = ["--address", "0.0.0.0"] if by == "option" else []
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if by == "environment":
+        env["STREAMLIT_SERVER_ADDRESS"] = "0.0.0.0"
+    log = tmp_path / "log"
+    with serving(log, *words, command=APP, env=env, cwd=tmp_path) as server:
+        urlopen(server.url.replace(HERE, "127.0.0.2")).close()
 
 
 @pytest.mark.parametrize("module", ["vitviz", "vitviz.cli"])
@@ -162,16 +136,6 @@ def test_the_command_is_a_module_too(module: str) -> None:
         [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
     )
     assert said.stdout == f"vitviz {vitviz.__version__}\n"
-
-
-def test_help_and_dir_show_the_interface() -> None:
-    modules = {"attribution", "inspection", "intervention", "plots", "vit"}
-    assert set(dir(vitviz)) >= {*vitviz.__all__, *modules, "__version__"}
-    said = io.StringIO()
-    pydoc.Helper(output=said).help(vitviz)
-    words = re.sub(r"\(\s+", "(", pydoc.plain(said.getvalue()))  # Python 3.13 wraps signatures
-    for name in ("load_model(name: str", "class Model", "capture(", "vitviz.attribution"):
-        assert name in words
 
 
 def test_a_photo_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:

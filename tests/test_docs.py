@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import shutil
-import tomllib
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,7 @@ from examples import remembered_experiments, timm_module
 from safetensors import safe_open
 
 import vitviz
-from vitviz import cli, plots, zoo
+from vitviz import cli, intervention, plots, zoo
 from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.app.shared.pictures import DEFAULT
@@ -43,28 +43,18 @@ def script(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def gallery() -> ModuleType:
-    return script("gallery")
-
-
-@pytest.fixture(scope="module")
 def teaching() -> ModuleType:
     return script("teaching")
 
 
-def test_the_gallery_has_every_figure(gallery: ModuleType, tmp_path: Path) -> None:
-    gallery.write(tmp_path / "site")
-    page = (tmp_path / "site" / "gallery.html").read_text(encoding="utf-8")
-    functions = {name for name in plots.__all__ if inspect.isfunction(getattr(plots, name))} - {
-        "save"
-    }
-    assert set(re.findall(r'<section id="(\w+)">', page)) == functions
-    assert page.count("Plotly.newPlot(") == len(functions)
-    assert page.count('aria-label="') == len(functions)
+def test_the_gallery_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(intervention.random_curve, orders=2)  # of 20, which take longer than all figures
+    monkeypatch.setattr(intervention, "random_curve", few)
+    script("gallery").write(tmp_path)
+    page = (tmp_path / "gallery.html").read_text(encoding="utf-8")
+    functions = {name for name in plots.__all__ if inspect.isfunction(getattr(plots, name))}
+    assert set(re.findall(r'<section id="(\w+)">', page)) == functions - {"save"}
     assert vitviz.load_model(SHIPPED).provenance in page
-    linked = re.findall(r'(?:src|href)="([^"#]*)', page)
-    assert set(linked) == {"plotly.min.js", "vitviz/plots.html"}
-    assert (tmp_path / "site" / "plotly.min.js").stat().st_size > 1_000_000
 
 
 # --- the teacher's guide and the worksheet ------------------------------------------------------
@@ -81,13 +71,11 @@ def test_the_guide_says_what_is_computed(teaching: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ("layer 1, 2.4 px", "layer 1, 2.4 px", True),
         ("layer 1, 2.4 px", "layer 1, 2.5 px", True),  # as another machine may round
         ("9.9 px and 52 %", "10.0 px and 51 %", True),
         ("layer 1, 2.4 px", "layer 1, 2.6 px", False),
         ("layer 1, 2.4 px", "layer 2, 2.4 px", False),
         ("2.4 px", "2.40 px", False),
-        ("52 %", "54 %", False),
         ("52 patches", "53 patches", False),
         ("8 times, by 6e-08", "9 times, by 1e-07", True),
         ("by 6e-08", "by 2e-05", False),
@@ -100,13 +88,6 @@ def test_only_the_last_digit_of_what_is_measured_may_differ(
 ) -> None:
     assert (not teaching.differences(one, other)) == same
     assert (not teaching.differences(other, one)) == same
-
-
-def test_what_is_nearly_equal_is_not_ranked() -> None:
-    answers = script("answers")
-    assert answers.largest(np.array([0.1, 0.3, 0.2])) == 1
-    with pytest.raises(ValueError, match="too near"):
-        answers.largest(np.array([0.3, 0.3001, 0.2]))
 
 
 def test_every_link_of_the_guide_leads_to_a_page_with_settings_that_it_has(
@@ -153,13 +134,12 @@ def test_the_worksheet_asks_for_moments_that_the_page_has() -> None:
 THINGS = dict(
     classes=200, heads=6, layers=6, queries=257, keys=257, tokens=257, rows=16, columns=16
 )
-#: The pages with Python, and the sizes that they name in shapes.
-SIZES = {
+#: The sizes that pages with Python name in shapes.
+SIZES: dict[str, dict[str, int]] = {
     "README": THINGS,
     "docs/python": THINGS,
     "docs/own_network": dict(heads=3, layers=12, rows=14, columns=14),
     "docs/many_pictures": dict(layers=6, heads=6, pictures=4),
-    "docs/notebooks": {},
     "docs/weights": dict(rows=14, columns=14, phrases=2),
 }
 NEEDS = {
@@ -219,14 +199,12 @@ def save_clip(folder: Path) -> None:
     save_file(open_clip.CLIP(**config).state_dict(), folder / "open_clip_model.safetensors")
 
 
-def test_every_page_with_python_is_run() -> None:
-    pages = {
-        str(page.relative_to(ROOT).with_suffix("")) for page in WRITTEN if blocks(page, "python")
-    }
-    assert pages == SIZES.keys()
+WITH_PYTHON = [
+    str(page.relative_to(ROOT).with_suffix("")) for page in WRITTEN if blocks(page, "python")
+]
 
 
-@pytest.mark.parametrize("page", SIZES)
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_the_python_of_a_page_runs_and_gives_the_shapes_it_says(
     page: str, readers_folder: Path
 ) -> None:
@@ -239,9 +217,7 @@ def test_the_python_of_a_page_runs_and_gives_the_shapes_it_says(
     if page == "docs/weights":
         save_clip(readers_folder / "my_clip")
         known["clip"] = timm_module("vit_tiny_patch16_224", num_classes=192)
-    code = blocks(ROOT / f"{page}.md", "python")
-    assert code
-    for block in code:
+    for block in blocks(ROOT / f"{page}.md", "python"):
         lines = block.splitlines()
         for node in ast.parse(block).body:
             words = ast.unparse(node)
@@ -252,7 +228,7 @@ def test_the_python_of_a_page_runs_and_gives_the_shapes_it_says(
             assert node.end_lineno
             _, _, comment = lines[node.end_lineno - 1].partition("  # ")
             if shapes := re.findall(r"\([^)]*\)", comment):
-                assert result.shape == eval(shapes[-1], dict(SIZES[page])), words
+                assert result.shape == eval(shapes[-1], dict(SIZES.get(page, {}))), words
     if page == "docs/python":
         np.testing.assert_allclose(known["acts"].attention(5).sum(axis=-1), 1, rtol=1e-5)
         np.testing.assert_array_equal(known["again"].attention(5), known["acts"].attention(5))
@@ -320,10 +296,6 @@ def test_a_new_language_begins_with_every_page_and_every_string(tmp_path: Path) 
         begin("xx", tmp_path)
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 150
-
-
 def test_the_site_has_every_page_and_its_links_lead_to_pages(tmp_path: Path) -> None:
     for library in ("pdoc", "markdown2"):
         pytest.importorskip(library, reason="comes with vitviz[docs]")
@@ -343,10 +315,7 @@ def test_the_site_has_every_page_and_its_links_lead_to_pages(tmp_path: Path) -> 
     for section in json.loads(sections.rstrip(";\n")):
         file, _, anchor = section["place"].partition("#")
         assert f'id="{anchor}"' in (tmp_path / file).read_text(encoding="utf-8")
-    with (tmp_path / "index.html").open("a", encoding="utf-8") as file:
-        file.write('<a href="app.html#nowhere">')
     (tmp_path / "worksheet.html").unlink()
-    assert "index.html -> app.html#nowhere" in build.broken_links(tmp_path)
     assert "teaching.html -> worksheet.html" in build.broken_links(tmp_path)
 
 
@@ -369,12 +338,3 @@ def test_the_head_of_a_card_says_what_was_measured(name: str) -> None:
     assert f"  - name: {name}\n" in head
     assert "- Intended use: " in text
     assert "- Licence: " in text
-
-
-def test_the_package_says_what_it_is() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (python,) = re.findall(r">=(.*)", project["requires-python"])
-    assert f"Programming Language :: Python :: {python}" in project["classifiers"]
-    assert not [one for one in project["classifiers"] if one.startswith("License ::")]
-    assert (ROOT / "vitviz" / "py.typed").exists() == ("Typing :: Typed" in project["classifiers"])
-    assert "urls" not in project  # vitviz has no public address

@@ -87,16 +87,6 @@ def test_each_format_opens_as_a_plain_rgb_picture(kind: str) -> None:
     assert np.abs(np.asarray(image).astype(int) - COLOUR).max() <= 3
 
 
-@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-def test_bytes_like_objects_are_accepted(wrap: type) -> None:
-    assert open_image(wrap(saved(plain(), "PNG"))).size == (40, 30)
-
-
-@pytest.mark.parametrize("data", [None, 7, [1, 2]])
-def test_other_objects_are_not(data: object) -> None:
-    assert refusal(data).startswith("Expected a picture file's bytes or its path, got ")
-
-
 BOX = b"\0\0\0\x18ftyp"
 
 
@@ -127,15 +117,14 @@ def test_other_kinds_are_refused_by_name(data: bytes, name: str) -> None:
     assert refusal(data) == f"{name} is not supported. Export the picture as JPEG or PNG."
 
 
-def test_unknown_bytes_and_no_bytes_are_refused() -> None:
+def test_what_is_no_picture_that_is_read_is_refused() -> None:
     assert "format of the file is unknown" in refusal(bytes(100))
     assert "got 0 bytes" in refusal(b"")
     assert "format of the file" in refusal(saved(plain(), "TGA"))  # which Pillow would open
-
-
-def test_camera_raw_in_a_tiff_is_refused() -> None:
     dng = saved(plain(), "TIFF", tiffinfo={50706: b"\1\4\0\0"})
     assert refusal(dng).startswith("Camera RAW")
+    for other in (None, 7, [1, 2]):
+        assert refusal(other).startswith("Expected a picture file's bytes or its path, got ")
 
 
 # Limits
@@ -148,6 +137,9 @@ def test_limits_name_the_limit_and_the_number() -> None:
     assert refusal(png(30_001, 1, 8, 0)).startswith("The PNG has 30,001 x 1 pixels; at most 30,000")
     assert "55,000,000 pixels" in refusal(png(11_000, 5_000, 8, 0))
     assert "121,000,000 pixels" in refusal(jpeg_of(11_000, 11_000))
+    webp = bytearray(saved(plain(), "WEBP", lossless=True))
+    struct.pack_into("<I", webp, 21, 6600 - 1 | 5000 - 1 << 14)
+    assert "33,000,000 pixels" in refusal(webp)
 
 
 @pytest.mark.parametrize("size", [(8160, 6144), (16_382, 3_628)])
@@ -157,10 +149,6 @@ def test_phones_of_50_megapixels_and_panoramas_are_read(size: tuple[int, int]) -
     shown = open_image(jpeg_of(width, height))
     assert shown.width == 2048
     assert shown.height == pytest.approx(2048 * height / width, abs=6)
-
-
-def test_a_page_of_a4_at_600_dpi_is_read() -> None:
-    assert open_image(png(4_960, 7_016, 8, 0)).size == (1448, 2048)
 
 
 def test_scans_that_are_kept_until_the_last_one_have_a_limit_of_their_own() -> None:
@@ -207,7 +195,6 @@ def large() -> tuple[Image.Image, NDArray[np.float64]]:
 @pytest.mark.parametrize(
     ("kind", "mode", "options"),
     [
-        ("WEBP", "RGB", dict(quality=50, method=0)),
         ("WEBP", "RGBA", dict(lossless=True, quality=0, method=0)),
         ("AVIF", "RGB", dict(quality=50, speed=10, max_threads=1)),
     ],
@@ -219,28 +206,22 @@ def test_pictures_of_32_megapixels_open(
     large: tuple[Image.Image, NDArray[np.float64]],
 ) -> None:
     drawn, expected = large
-    stored = drawn if mode == drawn.mode else drawn.convert(mode)
-    opened = open_image(saved(stored, kind, **options))
+    opened = open_image(saved(drawn.convert(mode), kind, **options))
     assert opened.size == (LONG_SIDE, 1537)
     assert np.abs(np.asarray(opened.resize((32, 24))) - expected).mean() < 3
-
-
-def test_a_webp_of_more_is_refused() -> None:
-    data = bytearray(saved(plain(), "WEBP", lossless=True))
-    struct.pack_into("<I", data, 21, 6600 - 1 | 5000 - 1 << 14)
-    assert "33,000,000 pixels" in refusal(data)
 
 
 def test_large_pictures_are_reduced() -> None:
     assert open_image(saved(Image.new("RGB", (4100, 1000)), "JPEG")).size == (LONG_SIDE, 500)
     assert open_image(saved(Image.new("RGB", (1000, 4100)), "PNG")).size == (500, LONG_SIDE)
     assert open_image(png(30_000, 1, 8, 0)).size == (LONG_SIDE, 1)
+    assert open_image(png(4_960, 7_016, 8, 0)).size == (1448, 2048)  # A4 at 600 dpi
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("size", [(1, 1), (3, 2000), (2000, 3)])
-def test_small_and_thin_pictures_stay_as_they_are(kind: str, size: tuple[int, int]) -> None:
-    assert open_image(saved(Image.new("RGB", size), kind)).size == size
+def test_small_and_thin_pictures_stay_as_they_are(kind: str) -> None:
+    for size in ((1, 1), (3, 2000), (2000, 3)):
+        assert open_image(saved(Image.new("RGB", size), kind)).size == size
 
 
 # Orientation
@@ -324,17 +305,13 @@ def test_exif_has_the_say_where_both_tell_an_orientation(kind: str) -> None:
     assert open_image(data).size == ((32, 48) if kind == "TIFF" else (48, 32))
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        *product(
-            ("JPEG", "PNG", "PNG, packed"), ("", "{", ATTRIBUTE.format(9), ATTRIBUTE.format(""))
-        ),
-        *product(("WEBP", "AVIF"), ("{",)),
-    ],
-)
-def test_broken_xmp_is_ignored(kind: str, text: str) -> None:
-    assert open_image(with_xmp(plain(), kind, text)).size == (40, 30)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "PNG, packed", "WEBP"])
+def test_broken_xmp_and_exif_are_ignored(kind: str) -> None:
+    for text in ("", "{", ATTRIBUTE.format(9), ATTRIBUTE.format("")):
+        assert open_image(with_xmp(plain(), kind, text)).size == (40, 30)
+    for body in (b"", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff"):
+        data = saved(plain(), kind.partition(",")[0], exif=b"Exif\0\0" + body)
+        assert open_image(data).size == (40, 30)
 
 
 @pytest.mark.parametrize("body", [b"", b"\1", b"\1\0en", b"\1\0en\0\0no zlib", b"\0\0\0"])
@@ -353,14 +330,6 @@ def test_of_packed_xmp_only_so_much_is_unpacked() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5e6
-
-
-@pytest.mark.parametrize(
-    "exif", [b"", b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
-)
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_broken_exif_is_ignored(kind: str, exif: bytes) -> None:
-    assert open_image(saved(plain(), kind, exif=exif)).size == (40, 30)
 
 
 # Depth, transparency, colour
@@ -475,21 +444,18 @@ def test_of_an_animation_the_first_frame_is_shown(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+@pytest.mark.parametrize("share", [0.3, 0.95])
 def test_files_that_are_cut_off_are_refused(kind: str, share: float) -> None:
     data = saved(photo(64, 48), kind)
     refusal(data[: int(len(data) * share) if kind != "MPO" else 400])
 
 
-def test_the_sentence_is_not_pillows_own() -> None:
+def test_damage_is_told_in_words_of_our_own() -> None:
     data = bytearray(saved(photo(64, 48), "PNG"))
     data[60] ^= 255
     assert refusal(data) == "The PNG cannot be read: it is damaged, cut off or of an unusual sort."
-
-
-def test_unusual_jpegs_are_refused() -> None:
-    data = saved(plain(), "JPEG")
-    assert "arithmetic" in refusal(data.replace(b"\xff\xc0", b"\xff\xc9"))
+    jpeg = saved(plain(), "JPEG")
+    assert "arithmetic" in refusal(jpeg.replace(b"\xff\xc0", b"\xff\xc9"))
 
 
 def test_nothing_global_changes() -> None:
@@ -558,12 +524,6 @@ def test_damaged_others(name: str, seed: int) -> None:
             return decoding._decode(data, decoding._recognise(data))
 
     check(mutated(SMALL[name], seed), opened)
-
-
-@settings(max_examples=10, derandomize=True, database=None)
-@given(APART, seeds)
-def test_damaged_others_are_read_in_a_process(name: str, seed: int) -> None:
-    check(mutated(SMALL[name], seed))
 
 
 STARTS = (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xda\0\2", b"<", BOX)
@@ -822,24 +782,6 @@ def test_the_input_is_timms(
         assert difference.mean() < 0.5, how
 
 
-@settings(max_examples=60, derandomize=True, database=None)
-@given(
-    st.tuples(st.integers(1, 400), st.integers(1, 400)),
-    st.tuples(st.integers(8, 64), st.integers(8, 64)),
-    st.floats(0.5, 1),
-    st.sampled_from(["center", "squash", "border"]),
-)
-def test_any_size_is_placed_as_timm_does(
-    size: tuple[int, int], input_size: tuple[int, int], crop_pct: float, mode: str
-) -> None:
-    if max(size) / min(size) > 20:
-        return  # timm builds giants there, or pictures of no height
-    image = photo(*size)
-    placement = place(size, input_size=input_size, crop_pct=crop_pct, crop_mode=mode)
-    ours = np.asarray(fit(image, placement, interpolation="bilinear"))
-    assert np.abs(ours - by_timm(image, input_size, crop_pct, mode, "bilinear")).max() <= 2
-
-
 @pytest.mark.parametrize("how", ["bicubic", "bilinear", "lanczos"])
 def test_of_a_giant_only_the_part_is_made(how: str) -> None:
     image = photo(3, 2000)
@@ -902,11 +844,12 @@ def test_a_bright_patch_is_found_where_it_is(
     assert found == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=1)
 
 
-def test_a_file_may_be_given_by_its_path(tmp_path: Path) -> None:
+def test_a_file_may_be_given_by_its_path_or_bytes(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     path.write_bytes(saved(plain(), "PNG"))
-    for name in (path, str(path)):
-        assert open_image(name).size == (40, 30)
+    data = path.read_bytes()
+    for kind in (path, str(path), bytearray(data), memoryview(data)):
+        assert open_image(kind).size == (40, 30)
     assert refusal(tmp_path / "nowhere.png").endswith("cannot be read: No such file or directory.")
     assert refusal(tmp_path).endswith("cannot be read: Is a directory.")
 

@@ -61,7 +61,7 @@ def test_a_prepared_input_is_what_the_module_gets(channels: int) -> None:
     assert said in acts.provenance
 
 
-@pytest.mark.parametrize("channels", [1, 4, 12])
+@pytest.mark.parametrize("channels", [1, 4])
 def test_all_of_the_library_takes_other_channels(channels: int) -> None:
     model = model_of(channels)
     x = input_of(model)
@@ -93,6 +93,15 @@ def test_all_of_the_library_takes_other_channels(channels: int) -> None:
         assert "srcdoc" in vitviz.show(model, x, view=view)._repr_html_()
     made = report.html([report.CapturedPicture(model, "field 1", acts, x)])
     assert "field 1" in made
+    inputs = [input_of(model, seed) for seed in range(4)]
+    found = vitviz.profile(model, inputs, importance=["zero"])
+    with torch.no_grad():
+        answers = model.module(torch.stack(inputs)).argmax(dim=1).tolist()
+    assert [*found.pictures["answer"]] == answers
+    if channels > 1:
+        with pytest.raises(ModelError, match=f"takes {channels} channels, and a picture has") as no:
+            vitviz.capture(model, picture())
+        assert_clear_error(no.value)
 
 
 def test_a_picture_for_a_grey_model_is_its_luma() -> None:
@@ -113,14 +122,6 @@ def test_a_picture_for_a_grey_model_is_its_luma() -> None:
     own = vitviz.Preprocessing(input_size=(48, 48), mean=(0.1, 0.2, 0.6), std=(0.2, 0.3, 0.4))
     watched = vitviz.watch(model.module, preprocessing=own)
     assert_allclose([*watched.preprocess.mean, *watched.preprocess.std], (0.3, 0.3))
-
-
-@pytest.mark.parametrize("channels", [4, 12])
-def test_a_picture_for_other_channels_is_refused_for_that_reason(channels: int) -> None:
-    model = model_of(channels)
-    with pytest.raises(ModelError, match=f"takes {channels} channels, and a picture has") as no:
-        vitviz.capture(model, picture())
-    assert_clear_error(no.value)
 
 
 def test_a_prepared_input_that_does_not_fit_is_refused_clearly() -> None:
@@ -287,16 +288,6 @@ def test_a_picture_of_any_mode_comes_back_from_the_spool(mode: str) -> None:
     assert isinstance(row, Tensor)
     assert row.untyped_storage().nbytes() == row.nbytes
     assert data == b"bytes"
-
-
-@pytest.mark.parametrize("channels", [1, 12])
-def test_a_profile_of_other_channels(channels: int) -> None:
-    model = model_of(channels)
-    inputs = [input_of(model, seed) for seed in range(4)]
-    found = vitviz.profile(model, inputs, importance=["zero"])
-    with torch.no_grad():
-        answers = model.module(torch.stack(inputs)).argmax(dim=1).tolist()
-    assert [*found.pictures["answer"]] == answers
 
 
 @pytest.mark.parametrize("channels", [1, 4])

@@ -69,7 +69,9 @@ def test_a_lesson_is_tried_at_its_own_input_size(
     code, said = prepared(capsys, SHIPPED, *words)
     assert code == 0
     assert "positions resampled from 16x16 to 12x12" in said[SHIPPED]
-    assert "resampled from 10x10 to 4x6" in said[f"{NAME} · mine.safetensors @ 64x96"]
+    own = said[f"{NAME} · mine.safetensors @ 64x96"]
+    assert own.startswith("yes  local file mine.safetensors, sha256")
+    assert "resampled from 10x10 to 4x6" in own
 
 
 def test_what_will_not_work_is_said_in_a_sentence_each_and_the_rest_is_prepared(
@@ -105,15 +107,6 @@ def test_what_will_not_work_is_said_in_a_sentence_each_and_the_rest_is_prepared(
     assert not [path for _, path, _ in server.asked if "resnet" in path]
 
 
-def test_a_file_of_ones_own_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "mine.safetensors"
-    save_file(timm_module(OFFERED, num_classes=3).state_dict(), file)
-    code, said = prepared(capsys, f"--checkpoint={OFFERED}={file}")
-    assert code == 0
-    (line,) = said.values()
-    assert line.startswith("yes  local file mine.safetensors, sha256")
-
-
 def test_a_layer_that_does_not_prove_itself_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,11 +117,6 @@ def test_a_layer_that_does_not_prove_itself_is_told(
     code, said = prepared(capsys, SHIPPED)
     assert code == 1
     assert said[SHIPPED].startswith("no   The attention does not reproduce")
-
-
-def test_a_mistake_in_the_words_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["prepare", "--checkpoint", "name"]) == 2
-    assert_clear_error(capsys.readouterr().err.strip())
 
 
 def test_ctrl_c_ends_it(
@@ -220,7 +208,8 @@ def whole(check: str) -> str:
     return lesson_command.CHECKS[check]()
 
 
-OTHER = "vitviz_tiny_cifar100.npz"
+def other_model(path: Path) -> bytes:
+    return (path.parent / "vitviz_tiny_cifar100.npz").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -234,17 +223,9 @@ OTHER = "vitviz_tiny_cifar100.npz"
         ("training records", f"curves/{DEFAULT_MODEL}.json", lambda path: b"[1, 2]"),
         ("training records", f"curves/{DEFAULT_MODEL}.npz", None),
         ("training records", f"curves/{DEFAULT_MODEL}.npz", other_numbers),
-        (
-            "training records",
-            f"curves/{DEFAULT_MODEL}.npz",
-            lambda path: (path.parent / OTHER).read_bytes(),
-        ),
+        ("training records", f"curves/{DEFAULT_MODEL}.npz", other_model),
         ("profile", f"profiles/{DEFAULT_MODEL}.npz", cut),
-        (
-            "profile",
-            f"profiles/{DEFAULT_MODEL}.npz",
-            lambda path: (path.parent / OTHER).read_bytes(),
-        ),
+        ("profile", f"profiles/{DEFAULT_MODEL}.npz", other_model),
         ("profile", f"weights/{DEFAULT_MODEL}.safetensors", other_numbers),
     ],
 )

@@ -72,6 +72,7 @@ TABLES = {
     "backslashes": ".\\a.png,cat\n.\\b.png,owl\nphotos\\c.png,ship\n",
     "dots": "./a.png,cat\n../photos/b.png,owl\nx/../c.png,ship\n",
     "without endings": "id,breed\nc,ship\nb,owl\na,cat\n",
+    "spaces, an empty line, another order": "c.png, ship\n\na.png, cat\nb.png, owl",
     "labels alone": "cat\nowl\nship\n",
     "labels alone, a header": "label\ncat\nowl\nship\n",
     "labels alone of R": '"x"\n"cat"\n"owl"\n"ship"\n',
@@ -133,10 +134,7 @@ def test_an_empty_cell_is_a_picture_without_a_label(photos: Path) -> None:
     ("text", "words"),
     [
         ("a.png,cat\nb.png,owl\n", "lack one for"),
-        (
-            "a.png,cat\nb.png,owl\nc.png,ship\na.png,owl\n",
-            "two labels: cat in line 1 .* owl in",
-        ),
+        ("a.png,cat\nb.png,owl\nc.png,ship\na.png,owl\n", "two labels: cat in line 1 .* owl in"),
         ("a.png,0,1\nb.png,1,1\nc.png,3,1\n", r"of .*a\.png may be 0 or 1: more than one column"),
         ("a.png,cat,1\nb.png,owl,1\nc.png,ship,1\n", "may be cat or 1: more than one column"),
         ("a.png,cat\nb.png,owl\nc.png,dog\n", r"The label dog of .*c\.png is none of the 4"),
@@ -193,12 +191,9 @@ def test_a_path_from_the_folder_is_meant_before_an_ending(folder: Path) -> None:
     (folder / "1.png").write_bytes(png(5))
     (folder / "labels.csv").write_text("cat/1.png,0\nowl/1.png,1\n2.png,1\n1.png,3\n")
     found = list_pictures(folder, labels=folder / "labels.csv")
-    assert {Path(e.name).relative_to(folder).as_posix(): e.label for e in found} == {
-        "1.png": "3",
-        "cat/1.png": "0",
-        "owl/1.png": "1",
-        "owl/2.png": "1",
-    }
+    names = [Path(entry.name).relative_to(folder).as_posix() for entry in found]
+    assert names == ["1.png", "cat/1.png", "owl/1.png", "owl/2.png"]
+    assert [entry.label for entry in found] == ["3", "0", "1", "1"]
 
 
 @pytest.mark.parametrize("labels", ["1.png,cat\n2.png,owl\n", {"1.png": "cat", "2.png": "owl"}])
@@ -319,12 +314,8 @@ def test_names_of_classes_in_a_parquet_file_are_those_of_the_model(tmp_path: Pat
 
 def test_a_dictionary_of_pandas_holds_names(tmp_path: Path) -> None:
     column = pa.array(["ship", "cat", None, "ship"]).dictionary_encode()
-    assert numbers(list_pictures(write_rows(tmp_path / "a.parquet", column)), *ANIMALS) == [
-        3,
-        0,
-        None,
-        3,
-    ]
+    found = list_pictures(write_rows(tmp_path / "a.parquet", column))
+    assert numbers(found, *ANIMALS) == [3, 0, None, 3]
 
 
 def test_a_number_means_the_file_s_class_also_where_a_name_comes_twice(tmp_path: Path) -> None:
@@ -363,10 +354,7 @@ def test_columns_of_labels_are_read(tmp_path: Path, labels: Any, expected: list[
 @pytest.mark.parametrize(
     ("labels", "metadata", "words"),
     [
-        (pa.array([[1, 2], [3]]), {}, r"got \[1, 2\]"),
-        (pa.array([True, False]), {}, "got True"),
-        (pa.array([{"id": 1}, {"id": 2}]), {}, "got {'id': 1}"),
-        (pa.array([0.5, 1.0]), {}, r"got 0\.5"),
+        (pa.array([[1, 2], [3]]), {}, "got [1, 2]"),
         (pa.array([0, 2]), class_label("a", "b"), "label 2 is not among the 2 classes"),
         (pa.array([0, 1]), {b"names": b"cat,dog"}, "class names in the file's metadata cannot be"),
         (pa.array([0, 1]), {b"names": b'"cat"'}, "are no list of texts"),
@@ -382,7 +370,7 @@ def test_a_column_that_holds_no_labels_is_left_out_and_said(
     assert [entry.label for entry in found] == [None, None]
     assert len(notes) == 1
     assert "a.parquet are left out: " in notes[0]
-    assert words.replace("\\", "") in notes[0]
+    assert words in notes[0]
 
 
 def test_two_columns_that_may_be_the_labels_are_said(tmp_path: Path) -> None:

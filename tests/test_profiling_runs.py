@@ -23,7 +23,6 @@ from pyarrow import parquet
 import vitviz
 from vitviz import cli
 from vitviz.common.files import lock_folder
-from vitviz.model.origin import weights_digest
 from vitviz.profiling import (
     BY_PICTURE,
     MEASURES,
@@ -117,11 +116,6 @@ print(rows, len(os.listdir("/proc/self/task")) - before)
     assert done.stdout.split() == ["20", "0"]
 
 
-def test_a_profile_of_memory_can_be_saved(in_memory: Profile, tmp_path: Path) -> None:
-    in_memory.save(tmp_path / "out")
-    assert_same(vitviz.load_profile(tmp_path / "out"), in_memory)
-
-
 def test_profile_npz_alone_is_the_profile_without_its_rows(
     written: tuple[Path, Profile], tmp_path: Path
 ) -> None:
@@ -162,9 +156,8 @@ def test_the_table_of_pictures_says_what_was_skipped(
     skipped = table["skipped"].to_pylist()
     assert [n for n, why in enumerate(skipped) if why] == [4]
     assert_clear_error(skipped[4])
-    assert [len(digest or "") for digest in table["sha256"].to_pylist()] == [64] * 4 + [0] + [
-        64
-    ] * 15
+    digests = [len(digest or "") for digest in table["sha256"].to_pylist()]
+    assert digests == [*[64] * 4, 0, *[64] * 15]
     rows = np.array(table["distance"].to_pylist())
     assert rows.shape == (20, 3, 4)
     assert np.isnan(rows[4]).all()
@@ -208,15 +201,11 @@ def test_a_frame_by_picture_has_the_values_of_each(written: tuple[Path, Profile]
     assert_allclose(mean["distance"].to_numpy(), found.mean("distance").ravel(), rtol=1e-6)
 
 
-def test_the_axes_of_the_rows_by_picture_have_names(written: tuple[Path, Profile]) -> None:
-    kind = parquet.read_schema(written[0] / "profile.parquet").field("distance").type
-    layers, heads = kind.value_field, kind.value_type.value_field
-    assert (layers.name, kind.list_size) == ("layer", 3)
-    assert (heads.name, kind.value_type.list_size) == ("head", 4)
-
-
-def test_run_json_says_how_it_came_to_be(folder: Path, written: tuple[Path, Profile]) -> None:
-    about = json.loads((written[0] / "run.json").read_text())
+def test_each_file_of_a_profile_says_how_it_came_to_be(
+    folder: Path, written: tuple[Path, Profile]
+) -> None:
+    out, _ = written
+    about = json.loads((out / "run.json").read_text())  # which lies beside heads.csv
     assert set(about["versions"]) == {
         *("python", "vitviz", "torch", "timm", "transformers", "numpy", "pillow")
     }
@@ -228,11 +217,6 @@ def test_run_json_says_how_it_came_to_be(folder: Path, written: tuple[Path, Prof
     assert (about["seed"], about["limit"]) == (0, None)
     assert about["refused_layers"] == {}
     assert 0 < about["proof_error"] < 1e-4
-
-
-def test_each_file_of_a_profile_says_how_it_came_to_be(written: tuple[Path, Profile]) -> None:
-    out, _ = written
-    about = json.loads((out / "run.json").read_text())  # which lies beside heads.csv
     rows = parquet.read_schema(out / "profile.parquet").metadata[b"vitviz"]
     with np.load(out / "profile.npz", allow_pickle=False) as file:
         sums = str(file["about"])
@@ -240,19 +224,8 @@ def test_each_file_of_a_profile_says_how_it_came_to_be(written: tuple[Path, Prof
     (drawn,) = re.findall(r'<script type="application/json" id="made-with">(.*?)</script>', page)
     assert [json.loads(each) for each in (rows, sums, drawn)] == [about] * 3
     assert f"<td>{about['date']}</td>" in page
-
-
-def test_the_pictures_are_called_as_they_are_to_be(folder: Path) -> None:
-    found = profiled(folder, None, called="pictures of noise", limit=4)
-    assert found.about["source"] == "pictures of noise"
-
-
-def test_the_digest_of_weights_is_of_their_numbers() -> None:
-    one, same, other = own_model(), own_model(), own_model(registers=4)
-    assert weights_digest(one.module) == weights_digest(same.module)
-    assert weights_digest(one.module) != weights_digest(other.module)
-    next(same.module.parameters()).data.flatten()[0] += 1e-3
-    assert weights_digest(one.module) != weights_digest(same.module)
+    assert_whole_page(page, len(MEASURES) + 8)
+    assert "random weights" in page
 
 
 class Tags(HTMLParser):
@@ -277,14 +250,6 @@ def assert_whole_page(text: str, figures: int) -> None:
         assert "src" not in attributes
         assert (attributes.get("href") or "data:").startswith("data:")
     assert text.count("Plotly.newPlot(") >= figures
-
-
-def test_the_page_has_all_figures_and_refers_to_no_other_file(
-    written: tuple[Path, Profile],
-) -> None:
-    text = (written[0] / "profile.html").read_text()
-    assert_whole_page(text, len(MEASURES) + 8)
-    assert "random weights" in text
 
 
 # --- stopping and going on ---------------------------------------------------------------------
@@ -357,7 +322,7 @@ def test_another_run_does_not_go_on(
     finished: bool,
 ) -> None:
     out = written[0] if finished else stopped
-    options: dict[str, Any] = dict(labels=folder / "labels.csv", batch_size=3, **{}) | change
+    options: dict[str, Any] = dict(labels=folder / "labels.csv", batch_size=3) | change
     with pytest.raises(ProfileError, match=words) as caught:
         profile(example("distilled"), folder, out=out, resume=True, **options)
     assert_clear_error(caught.value)
@@ -375,14 +340,8 @@ def test_no_picture_that_can_be_read_is_an_error(tmp_path: Path) -> None:
 def test_labels_that_are_no_class_of_the_model_are_refused_where_they_were_asked_for(
     folder: Path,
 ) -> None:
-    model = own_model()
     with pytest.raises(ProfileError, match=r"The label 5 .* is none of the 5 classes"):
-        profile(model, folder / "00.png", labels=[5])
-    with pytest.raises(ProfileError, match="have no names, so the label owl"):
-        profile(model, folder / "00.png", labels=["owl"])
-    model.labels = ("cat", "dog", "ship", "frog", "deer")
-    with pytest.raises(ProfileError, match=r"The label owl .* is none of the 5 classes"):
-        profile(model, folder / "00.png", labels=["owl"])
+        profile(own_model(), folder / "00.png", labels=[5])
 
 
 def test_labels_of_other_classes_that_come_with_the_pictures_are_left_out(tmp_path: Path) -> None:
@@ -403,15 +362,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(*words: object) -> int:
     return cli.main(["profile", "vitviz_tiny_cifar10", *map(str, words)])
-
-
-def test_a_skipped_picture_is_said_and_is_exit_code_1(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(folder / "03.png", folder / "04.png", "--out", tmp_path / "out") == 1
-    said = capsys.readouterr()
-    assert "1 pictures measured, 1 skipped" in said.out
-    assert "04.png: " in said.err
 
 
 @pytest.mark.parametrize(
@@ -448,13 +398,15 @@ def test_the_command_writes_a_profile_and_ctrl_c_keeps_what_is_done(
 
     monkeypatch.setattr(running, "PIECE", 2)
     monkeypatch.setattr(running, "measure_piece", stopping)
-    words = (packed, "--limit", 3, "--seed", 3, "--batch", 1, "--out", tmp_path / "out")
+    where = (packed, "--out", tmp_path / "out", "--called", "pictures of noise")
+    words = (*where, "--limit", 3, "--seed", 3, "--batch", 1)
     assert command(*words) == 130
     assert "--resume to continue" in capsys.readouterr().err
     assert command(*words, "--resume") == 0
     assert "3 pictures measured, 0 skipped" in capsys.readouterr().out
     assert calls == [2, 1, 1]
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert vitviz.load_profile(tmp_path / "out").about["source"] == "pictures of noise"
 
 
 @pytest.fixture(scope="module")
@@ -526,8 +478,6 @@ def test_a_run_of_which_the_settings_are_damaged_is_said(
 
 def other_piece(data: bytes, kind: str) -> bytes:
     """A piece that is damaged, or of another kind."""
-    if kind == "empty":
-        return b""
     if kind == "cut":
         return data[: len(data) // 2]
     file = io.BytesIO()
@@ -540,8 +490,6 @@ def other_piece(data: bytes, kind: str) -> bytes:
         arrays |= {name: values[:, :2] for name, values in arrays.items() if "row/" in name}
     if kind == "without a sum":
         arrays.pop("mean/head/distance")
-    if kind == "of a list":
-        about = [about]
     if kind == "of objects":
         np.savez(file, about=np.array([object()]))
     else:
@@ -550,11 +498,7 @@ def other_piece(data: bytes, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        *("empty", "cut", "of other pictures", "of another shape", "without a sum", "of a list"),
-        "of objects",
-    ],
+    "kind", ["cut", "of other pictures", "of another shape", "without a sum", "of objects"]
 )
 def test_a_piece_that_is_damaged_is_named_and_done_again_without_it(
     folder: Path, stopped: Path, tmp_path: Path, kind: str, in_memory: Profile
@@ -569,16 +513,6 @@ def test_a_piece_that_is_damaged_is_named_and_done_again_without_it(
     if kind == "cut":
         piece.unlink()
         assert_same(profiled(folder, out, resume=True), in_memory)
-
-
-@pytest.mark.parametrize("file", ["profile.npz", "profile.parquet"])
-def test_a_finished_run_that_is_damaged_is_said(
-    folder: Path, written: tuple[Path, Profile], tmp_path: Path, file: str
-) -> None:
-    out = shutil.copytree(written[0], tmp_path / "out")
-    (out / file).write_bytes((out / file).read_bytes()[:1000])
-    with pytest.raises(ProfileError, match=r"(holds no profile|parquet cannot be read)"):
-        profiled(folder, out, resume=True).values("distance")
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -619,7 +553,7 @@ def test_a_damaged_profile_is_one_profile_error(
     out = shutil.copytree(written[0], tmp_path / "out")
     whole = {name: (out / name).read_bytes() for name in ("profile.npz", "profile.parquet")}
     refused = 0
-    for seed in range(300):
+    for seed in range(150):
         name = "profile.npz" if seed % 3 else "profile.parquet"
         for other, data in whole.items():
             (out / other).write_bytes(damaged(data, seed) if other == name else data)
@@ -629,4 +563,4 @@ def test_a_damaged_profile_is_one_profile_error(
             found.cka(), found.accuracy, found.norms, found.token_components()
         except ProfileError:
             refused += 1
-    assert refused > 200
+    assert refused > 100

@@ -78,23 +78,15 @@ def test_it_is_packed_for_those_who_can_unpack_it(answering: Callable[..., KeptF
     first = visit(kept, accept_encoding="gzip, br")
     assert (first[1].get("content-encoding"), first[2]) == (None, WORDS)
     status, headers, body = visit(kept, accept_encoding="gzip, br")
-    assert (status, headers["content-encoding"], headers["vary"]) == (
-        200,
-        "gzip",
-        "Accept-Encoding",
-    )
+    assert (status, headers["content-encoding"]) == (200, "gzip")
+    assert headers["vary"] == "Accept-Encoding"
     assert headers["content-length"] == str(len(body))
     assert len(body) < len(WORDS) / 10
     assert gzip.decompress(body) == WORDS
     assert (headers["content-type"], headers["cache-control"]) == ("text/javascript", FOR_EVER)
     assert visit(kept)[2] == WORDS
-
-
-def test_what_is_packed_already_is_sent_as_it_is(answering: Callable[..., KeptFiles]) -> None:
-    kept = answering(**{**SCRIPT, "content-type": "font/woff2"})
-    answers = [visit(kept, accept_encoding="gzip") for _ in range(2)]
-    assert answers == [answers[0]] * 2
-    assert answers[0][2] == WORDS
+    font = answering(**{**SCRIPT, "content-type": "font/woff2"})  # which is packed already
+    assert [visit(font, accept_encoding="gzip")[2] for _ in range(2)] == [WORDS] * 2
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ def test_a_visitor_sends_so_many_pictures_an_hour(coming: Callable[..., Visitor]
 def test_a_visitor_computes_so_many_seconds_an_hour(coming: Callable[..., Visitor]) -> None:
     """Whoever has used them up still sees what was computed, and nobody else is refused."""
     said: list[str] = []
-    for block in (4, 2):  # which has more passes
-        visitor = coming(31, f"block={block}", page="classify").run()
+    for view in ("block=4", "block=2", "block=2&picture=duck"):  # until all seconds are used
+        visitor = coming(31, view, page="classify").run()
         seen = visitor.provenance
         labels = [one.label for one in visitor.elements("button")]
         for label in [label for label in labels if "passes" in label]:

@@ -132,23 +132,24 @@ def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(
             assert all(item.startswith("- ") for item in box.split("\n\n"))
 
 
-def test_a_page_is_read_section_by_section(written: Callable[..., text.PageText]) -> None:
-    read = written(WHOLE)
-    assert read == text.PageText("Title", "Who?", "A map.", "a = b", "A figure.", "Look.", "", "")
-
-
-def test_a_paragraph_is_shown_where_its_condition_holds(
+def test_a_page_is_read_by_sections_and_paragraphs_are_shown_where_their_conditions_hold(
     written: Callable[..., text.PageText],
 ) -> None:
+    read = written(WHOLE)
+    assert read == text.PageText("Title", "Who?", "A map.", "a = b", "A figure.", "Look.", "", "")
     content = WHOLE.replace("A figure.", "[window, not trained] A.\n\nB.\n\n[window] [C].")
     assert written(content).see == "B."
     assert written(content, frozenset(("window",))).see == "A. B. [C]."
     assert written(content, frozenset(("window", "trained"))).see == "B. [C]."
 
 
-def test_a_condition_that_is_no_trait_is_refused(written: Callable[..., text.PageText]) -> None:
+def test_a_file_with_an_unknown_condition_or_without_a_section_is_refused(
+    written: Callable[..., text.PageText],
+) -> None:
     with pytest.raises(ValueError, match=r"trait .windows. in a caption condition"):
         written(WHOLE.replace("A figure.", "[not windows] A figure."))
+    with pytest.raises(ValueError, match=r"page\.md has no section 'Try this'"):
+        written(WHOLE.replace("## Try this\n", "## Elsewhere\n"))
 
 
 def test_every_condition_of_the_files_is_a_trait_and_can_be_true_and_false() -> None:
@@ -159,12 +160,6 @@ def test_every_condition_of_the_files_is_a_trait_and_can_be_true_and_false() -> 
     assert asked == text.TRAITS
     for trait in asked:
         assert {trait in traits for traits in MODELS.values()} == {True, False}
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_a_missing_section_is_named(written: Callable[..., text.PageText], section: str) -> None:
-    with pytest.raises(ValueError, match=rf"page\.md has no section '{section}'"):
-        written(WHOLE.replace(f"## {section}\n", "## Elsewhere\n"))
 
 
 # --- what is said is true of the model -----------------------------------------------------------
@@ -272,53 +267,7 @@ def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     assert changed == ("shipped" in MODELS[model])
 
 
-#: What DEFINITIONS of this project call common errors, by a word of each correction.
-CORRECTED = {
-    "attention": ("(N + 1) x (N + 1)", "of D_h, the width of one head", "Only attention moves"),
-    "tokens": ("z_l = MLP(LN(z'_l)) + z'_l", "processes each token on its own"),
-    "positions": ("learned 1-D, learned 2-D and relative", "ViT learns its position embeddings"),
-    "classify": ("one linear layer", "tanh belongs to pre-training"),
-    "distance": ("*less* pronounced in hybrids", "Single heads do not follow at all"),
-}
-
-
-@pytest.mark.parametrize("page", CORRECTED)
-def test_common_errors_are_corrected_where_they_belong(page: str) -> None:
-    said = " ".join(page_text(page).wrong.split())
-    for correction in CORRECTED[page]:
-        assert correction in said
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_what_is_wrong_is_quoted_and_then_corrected(page: str) -> None:
-    wrong = page_text(page).wrong
-    for item in wrong.split("\n\n") if wrong else []:
-        assert re.fullmatch(r"- “[^“”]+[.]” [A-Z][^“”]*[.]", item), item
-
-
 # --- what is said is so -------------------------------------------------------------------------
-
-#: Papers behind what is disputed, or is said of other models than those at hand.
-SOURCES = {
-    "attention": ("2004.10102", "2606.08105", "2505.05892", "2106.13797"),
-    "classify": ("2307.15771",),
-    "compare": ("2305.09828",),
-    "distance": ("2205.13543", "2305.00729"),
-    "glossary": ("2309.16588", "2402.17762", "2606.08105"),
-    "positions": ("2508.10104",),
-    "tokens": ("2603.16840",),
-    "training": ("2106.01548",),
-    "zoo": ("2106.13797", "deit"),
-}
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_claim_about_the_world_keeps_its_source_in_the_file(name: str) -> None:
-    written = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
-    comments = " ".join(re.findall(r"<!--(.*?)-->", written, re.DOTALL))
-    for source in SOURCES[name]:
-        assert source in comments
-        assert f"arXiv {source}" not in re.sub(r"<!--.*?-->", "", written, flags=re.DOTALL)
 
 
 def test_heads_of_one_number_are_as_alike_as_the_file_says() -> None:

@@ -1,5 +1,6 @@
 """Tiny-ImageNet from its file, and what is done to the pictures of a batch."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,14 @@ from cifar import noise_pictures, write_things
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz.training import Split, colour_jitter, cutmix, load, normalise, random_resized_crop
+from vitviz.training import (
+    Split,
+    colour_jitter,
+    cutmix,
+    flip_and_shift,
+    load,
+    random_resized_crop,
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -31,24 +39,28 @@ def test_things_are_read_from_parquet(tmp_path: Path) -> None:
         assert split.mean != Split.mean  # its own, not CIFAR's
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_missing_things_are_told(split: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"No {split} pictures of tiny_imagenet in"):
-        load(tmp_path, "tiny_imagenet", split)
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "tiny_imagenet"])
+def test_missing_pictures_are_told(dataset: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"No train pictures of {dataset} in"):
+        load(tmp_path, dataset, "train")
 
 
-def test_part_of_a_split_keeps_the_rest() -> None:
-    pictures = np.zeros((4, 2, 2, 3), np.uint8)
-    split = Split(pictures, np.arange(4), ("a", "b", "c", "d"), (0.1,) * 3, (0.2,) * 3)
-    part = split[1:3]
-    assert part.labels.tolist() == [1, 2]
-    assert part.pictures.shape == (2, 2, 2, 3)
-    assert (part.classes, part.mean, part.std) == (split.classes, split.mean, split.std)
-
-
-def test_input_is_normalised_by_the_numbers_given() -> None:
-    x = normalise(torch.full((1, 2, 2, 3), 255, dtype=torch.uint8), 2, (0.5,) * 3, (0.25,) * 3)
-    assert_close(x, torch.full((1, 3, 2, 2), 2.0))
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pictures, chance: flip_and_shift(pictures, 4, chance),
+        lambda pictures, chance: random_resized_crop(pictures, 32, 0.3, chance),
+        lambda pictures, chance: colour_jitter(pictures, 0.2, chance),
+    ],
+    ids=["shift", "crop", "colour"],
+)
+def test_a_change_depends_on_its_generator_alone(
+    change: Callable[[Tensor, torch.Generator], Tensor],
+) -> None:
+    pictures = noise_pictures(8)
+    first, again, other = (change(pictures, seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 # --- windows ------------------------------------------------------------------------------------
@@ -76,15 +88,6 @@ def test_windows_have_the_area_and_the_shape_asked_for() -> None:
     assert area.max() < 1.03
     assert area.min() < 0.3
     assert 0.27 < shape.log().abs().max() < 0.3  # the logarithm of 4 / 3 is 0.288
-
-
-def test_windows_depend_on_their_generator_alone() -> None:
-    pictures = noise_pictures(8)
-    first, again, other = (
-        random_resized_crop(pictures, 32, 0.3, seeded(seed)) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 # --- colours ------------------------------------------------------------------------------------
