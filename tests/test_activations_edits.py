@@ -28,37 +28,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitviz.activations import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, capture
-from vitviz.intervention import head_outputs
+from vitviz.intervention import head_effects, head_outputs
 from vitviz.model import Model
 from vitviz.model.families import ModelError
 from vitviz.model.model import RECORDER
 from vitviz.vit import VisionTransformer
 
 # --- edits: muting heads ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["plain", "distilled", "test_vit"])
-def test_muting_is_zeroing_columns_of_the_output_projection(name: str) -> None:
-    model, heads = example(name), [(0, 1), (2, 0), (2, 1)]
-    before = {key: value.clone() for key, value in model.module.state_dict().items()}
-    muted = capture(model, picture(), edits=[MuteHeads(heads)])
-
-    module = copy.deepcopy(model.module)
-    for layer, head in heads:
-        attn: Any = module.get_submodule(f"blocks.{layer}.attn")
-        width = attn.proj.in_features // attn.num_heads
-        with torch.no_grad():
-            attn.proj.weight[:, head * width : (head + 1) * width] = 0
-    with torch.inference_mode():
-        expected = module(model.preprocess(picture())[None])[0]
-    plain = plain_logits(model, picture())
-    assert muted.logits is not None
-    assert_allclose(muted.logits, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
-    assert np.abs(muted.logits - plain.numpy()).max() > 1e-3
-
-    for key, value in model.module.state_dict().items():
-        assert torch.equal(value, before[key]), key
-    assert_array_equal(capture(model, picture()).logits, plain.numpy())
 
 
 SMALL: dict[str, Any] = dict(img_size=64, embed_dim=32, num_heads=4, depth=2)
@@ -151,17 +127,25 @@ def test_heads_that_cannot_be_told_apart_are_not_muted() -> None:
     block.attn.forward = lambda z: block.attn.proj(z)
     assert "cannot be read" in str(capture(model, picture()).layers[1].refusal)
     capture(model, picture(), edits=[MuteHeads([(0, 0)])])
-    with pytest.raises(ModelError, match="cannot be muted: it called") as caught:
-        capture(model, picture(), edits=[MuteHeads([(1, 0)])])
-    assert_clear_error(caught.value)
+    for ask in (
+        lambda: capture(model, picture(), edits=[MuteHeads([(1, 0)])]),
+        lambda: head_effects(model, picture()),
+    ):
+        with pytest.raises(ModelError, match=r"blocks\.1 cannot be muted: it called") as caught:
+            ask()
+        assert_clear_error(caught.value)
 
 
 def test_heads_that_are_mixed_are_not_muted() -> None:
     options: Any = dict(img_size=64, depth=1)
     model = watched(timm.create_model("cait_xxs24_224", **options).eval(), (64, 64))
-    with pytest.raises(ModelError, match=r"Heads of blocks\.0 cannot be muted: it mixes") as caught:
-        capture(model, picture(), edits=[MuteHeads([(0, 0)])])
-    assert_clear_error(caught.value)
+    for ask in (
+        lambda: capture(model, picture(), edits=[MuteHeads([(0, 0)])]),
+        lambda: head_effects(model, picture()),
+    ):
+        with pytest.raises(ModelError, match=r"of blocks\.0 cannot be muted: it mixes") as caught:
+            ask()
+        assert_clear_error(caught.value)
     plain = capture(model, picture())
     muted = capture(model, picture(), edits=[MuteHeads([(1, 0)])])  # the class token's first layer
     assert np.abs(muted.tokens(2) - plain.tokens(2)).max() > 0
@@ -176,17 +160,12 @@ def test_a_muted_head_still_shows_where_it_looks() -> None:
     assert np.abs(muted.attention(1) - plain.attention(1)).max() > 1e-3
 
 
-def test_an_edit_keeps_what_an_iterator_gave_it() -> None:
-    once = MuteHeads(head for head in [(0, 0)])
-    first, second = (capture(example("plain"), picture(), edits=[once]) for _ in range(2))
-    assert equal_captures(first, second)
-    assert not equal_captures(first, capture(example("plain"), picture()))
-
-
-def test_edits_may_come_from_an_iterator() -> None:
-    edits: Any = iter([MuteHeads([(0, 0)])])
-    acts = capture(example("plain"), picture(), edits=edits)
-    assert equal_captures(acts, capture(example("plain"), picture(), edits=[MuteHeads([(0, 0)])]))
+def test_edits_and_their_heads_may_come_from_iterators() -> None:
+    once, edits = MuteHeads(head for head in [(0, 0)]), [MuteHeads([(0, 0)])]
+    expected = capture(example("plain"), picture(), edits=edits)
+    given: Any
+    for given in ([once], [once], iter(edits)):
+        assert equal_captures(capture(example("plain"), picture(), edits=given), expected)
 
 
 # --- edits: dropping patches --------------------------------------------------------------------
@@ -285,23 +264,18 @@ def test_dropping_every_patch_leaves_the_class_token() -> None:
     assert np.isfinite(acts.logits).all()
 
 
-@pytest.mark.parametrize("name", ["no class token", "registers alone", "test_vit2"])
+@pytest.mark.parametrize("name", ["no class token", "registers alone", "pooled patches"])
 def test_dropping_every_patch_is_refused_where_nothing_is_left_to_read(name: str) -> None:
-    model = example(name)
+    """The mean of no patch is no number."""
+    if name == "pooled patches":  # although there is a class token
+        module = timm_module("test_vit", global_pool="avg", class_token=True)
+        model = watched(module, module.patch_embed.img_size)
+    else:
+        model = example(name)
     everything = DropPatches(np.ones(model.layers[0].query_grid, bool))
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError, match="reads its output from the patches") as caught:
         capture(model, picture(), edits=[everything])
     assert_clear_error(caught.value)
-
-
-def test_a_class_token_that_is_not_read_is_nothing_left_to_read() -> None:
-    """The mean of no patch is no number."""
-    module = timm_module("test_vit", global_pool="avg", class_token=True)
-    model = watched(module, module.patch_embed.img_size)
-    assert model.layers[0].prefix == ("cls",)
-    everything = DropPatches(np.ones(model.layers[0].query_grid, bool))
-    with pytest.raises(ModelError, match="reads its output from the patches"):
-        capture(model, picture(), edits=[everything])
 
 
 # --- edits: filling patches ---------------------------------------------------------------------
@@ -352,7 +326,9 @@ def test_mean_is_the_mean_colour_of_the_input() -> None:
 
 @pytest.mark.parametrize("fill", ["mean", "blur"])
 def test_every_fill_is_taken_from_the_input_as_it_was(fill: Any) -> None:
-    """Two masks filled one after the other, in either order, are one mask filled at once."""
+    """Two masks filled one after the other are one filled at once; where they overlap, the last
+    fill is seen.
+    """
     model = example("plain")
     first, second = some_patches(), np.zeros((4, 6), bool)
     second[2, 1:5] = True
@@ -360,28 +336,9 @@ def test_every_fill_is_taken_from_the_input_as_it_was(fill: Any) -> None:
     for masks in ((first, second), (second, first)):
         edits = [FillPatches(mask, fill) for mask in masks]
         assert torch.equal(input_seen(model, picture(), *edits), expected)
-
-
-def test_where_masks_overlap_the_last_fill_is_seen() -> None:
-    model = example("plain")
-    both = [FillPatches(some_patches(), "mean"), FillPatches(some_patches(), "blur")]
-    for edits in (both, both[::-1]):
-        expected = input_seen(model, picture(), edits[-1])
-        assert torch.equal(input_seen(model, picture(), *edits), expected)
-
-
-def test_blur_keeps_the_colours_and_loses_the_detail() -> None:
-    model = example("plain")
-    everything = np.ones((4, 6), bool)
-    x = model.preprocess(picture())
-    seen = input_seen(model, picture(), FillPatches(everything, "blur"))
-    assert_allclose(seen.mean(dim=(1, 2)), x.mean(dim=(1, 2)), atol=0.1)
-
-    def detail(image: Tensor) -> float:
-        return float((image[:, :, 1:] - image[:, :, :-1]).abs().mean())
-
-    assert detail(seen) < 0.6 * detail(x)
-    assert np.corrcoef(seen.flatten(), x.flatten())[0, 1] > 0.5
+    other: Any = "blur" if fill == "mean" else "mean"
+    over = [FillPatches(some_patches(), each) for each in (other, fill)]
+    assert torch.equal(input_seen(model, picture(), *over), input_seen(model, picture(), over[-1]))
 
 
 @pytest.mark.parametrize("fill", ["mean", "blur"])
@@ -414,7 +371,7 @@ def test_an_unknown_fill_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [DropPatches, FillPatches])
-@pytest.mark.parametrize("shape", [(6, 4), (24,), (4, 6, 1), (0, 0), (14, 14)])
+@pytest.mark.parametrize("shape", [(6, 4), (24,)])
 def test_a_mask_of_another_shape_is_refused(kind: Any, shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match=r"mask of shape \(4, 6\), got") as caught:
         capture(example("plain"), picture(), edits=[kind(np.zeros(shape, bool))])
@@ -462,20 +419,6 @@ def test_swaps_that_share_a_patch_happen_one_after_another() -> None:
     assert_array_equal(swapped[3:], plain[3:])
 
 
-@pytest.mark.parametrize(
-    ("positions", "blind"),
-    [("none", True), ("learned", False), ("sincos1d", False), ("sincos2d", False)],
-)
-def test_only_a_model_without_positions_does_not_see_a_swap(positions: str, blind: bool) -> None:
-    model = own_model(positions=positions)
-    order = np.random.default_rng(0).permutation(24)
-    pairs = list(zip(order[:12].tolist(), order[12:].tolist(), strict=True))
-    swapped = capture(model, picture(), edits=[SwapTokens(pairs)])
-    assert swapped.logits is not None
-    difference = np.abs(swapped.logits - plain_logits(model, picture()).numpy()).max()
-    assert difference < 1e-5 if blind else difference > 1e-3
-
-
 # --- edits: together, and wrong -----------------------------------------------------------------
 
 
@@ -492,11 +435,13 @@ def test_an_edit_of_nothing_is_bit_equal_to_no_edit(name: str) -> None:
 def test_edits_work_together() -> None:
     model = example("registers")
     mask = some_patches()
-    edits: list[Edit] = [MuteHeads([(1, 2)]), DropPatches(mask), SwapTokens([(0, 7)])]
+    heads = [(1, 2), (1, 3), (2, 0)]
+    edits: list[Edit] = [MuteHeads(heads), DropPatches(mask), SwapTokens([(0, 7)])]
     acts = capture(model, picture(), edits=edits)
     module: Any = copy.deepcopy(model.module)
     with torch.inference_mode():
-        module.blocks[1].attn.proj.weight[:, 16:24] = 0
+        module.blocks[1].attn.proj.weight[:, 16:] = 0
+        module.blocks[2].attn.proj.weight[:, :8] = 0
         order = torch.arange(24)
         order[[0, 7]] = order[[7, 0]]
         patches = module.patch_embed(model.preprocess(picture())[None])[:, order]
@@ -515,11 +460,10 @@ def test_edits_work_together() -> None:
     [
         (MuteHeads([(3, 0)]), r"layer in 0\.\.2, got 3"),
         (MuteHeads([(-1, 0)]), r"layer in 0\.\.2, got -1"),
-        (MuteHeads([(0, 4)]), r"head in 0\.\.3, got 4"),
-        (MuteHeads([(0, 0), (0, -1)]), r"head in 0\.\.3, got -1"),
+        (MuteHeads([(0, 0), (0, 4)]), r"head in 0\.\.3, got 4"),
+        (MuteHeads([(0, -1)]), r"head in 0\.\.3, got -1"),
         (SwapTokens([(0, 24)]), r"patch in 0\.\.23, got 24"),
         (SwapTokens([(-1, 3)]), r"patch in 0\.\.23, got -1"),
-        (object(), "Unknown edit object"),
         ("mute", "Unknown edit str"),
     ],
 )

@@ -28,7 +28,7 @@ from planting import assert_found, planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz.activations import Activations, DropPatches, calls, capture, captures, recorder
+from vitviz.activations import Activations, DropPatches, calls, capture, captures
 from vitviz.inspection import attention_entropy, attention_rollout
 from vitviz.model import Model
 from vitviz.model.families import ModelError
@@ -165,18 +165,6 @@ def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], word
             second.measure()
 
 
-def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = recorder.fused_call
-
-    def wrong(*args: Any, **kwargs: Any) -> Any:
-        call = read(*args, **kwargs)
-        return replace(call, scale=call.scale * 1.5)
-
-    monkeypatch.setattr(recorder, "fused_call", wrong)
-    acts = capture(own_model(depth=1), picture())
-    assert_only_refused(acts, 0, "does not reproduce")
-
-
 _PLACE = torch.arange(25)
 
 
@@ -212,15 +200,6 @@ def test_each_option_of_the_fused_call_is_part_of_attention(
     assert acts.keys(1).shape == acts.values(1).shape == (4, 25, 8)
     measured = acts.measure()
     assert_allclose(measured.entropy[1], attention_entropy([acts.attention(1)])[0], atol=1e-4)
-
-
-def test_attention_that_is_written_out_is_read_at_its_softmax() -> None:
-    model = mutated(WrittenOut)
-    acts, expected = capture(model, picture()), capture(own_model(), picture())
-    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
-    for layer in range(3):
-        assert acts.layers[layer].refusal is None
-        assert_allclose(acts.attention(layer), expected.attention(layer), atol=1e-5)
 
 
 def test_heads_may_share_values_where_attention_is_written_out() -> None:
@@ -296,35 +275,30 @@ def test_attention_switched_off_later_is_read_at_its_softmax() -> None:
     ],
     ids=["prefix too short", "prefix too long", "grid too small", "grid too large", "heads"],
 )
-@pytest.mark.parametrize("where", ["all layers", "one layer"])
-def test_a_stale_description_is_refused_and_changes_nothing(
-    stale: dict[str, Any], where: str
-) -> None:
+def test_a_stale_description_is_refused_and_changes_nothing(stale: dict[str, Any]) -> None:
     model = own_model()
-    expected = capture(model, picture())
-    right = model.layers
-    wrong = tuple(replace(layer, **stale) for layer in right)
-    model.reading.layers = wrong if where == "all layers" else (*right[:2], wrong[2])
+    expected, right = capture(model, picture()), model.layers
+    model.reading.layers = (*right[:2], replace(right[2], **stale))
     acts = capture(model, picture())
     assert_array_equal(acts.logits, expected.logits)
     assert_array_equal(acts.tokens(3), expected.tokens(3))
-    for number in range(3) if where == "all layers" else [2]:
-        refusal = acts.layers[number].refusal
-        assert refusal is not None
-        assert "expected" in refusal
-        with pytest.raises(ModelError) as caught:
-            acts.attention(number)
-        assert str(caught.value) == refusal
-        assert_clear_error(refusal)
+    refusal = acts.layers[2].refusal
+    assert refusal is not None
+    assert "expected" in refusal
+    with pytest.raises(ModelError) as caught:
+        acts.attention(2)
+    assert str(caught.value) == refusal
+    assert_clear_error(refusal)
 
 
-def test_patches_cannot_be_dropped_by_a_stale_grid() -> None:
+def test_a_stale_grid_of_all_layers_is_refused() -> None:
     model = own_model()
     model.reading.layers = tuple(
         replace(layer, query_grid=(3, 6), key_grid=(3, 6)) for layer in model.layers
     )
     mask = np.zeros((3, 6), bool)
     mask[0, 0] = True
+    assert all("expected" in str(layer.refusal) for layer in capture(model, picture()).layers)
     with pytest.raises(ModelError) as caught:
         capture(model, picture(), edits=[DropPatches(mask)])
     assert_clear_error(caught.value)
@@ -348,12 +322,11 @@ def test_weights_that_are_no_numbers_are_refused_where_they_matter(value: float)
             acts.attention_map(layer, 0)
 
 
-@pytest.mark.parametrize("dimension", range(0, 8, 3))
-def test_one_wrong_number_is_enough_to_be_refused(dimension: int) -> None:
+def test_one_wrong_number_is_enough_to_be_refused() -> None:
     class SpoilsOneNumber(Mutated):
         def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             heads = F.scaled_dot_product_attention(q, k, v)
-            heads[0, 2, 1, dimension] += 0.05 * heads.abs().max()
+            heads[0, 2, 1, 3] += 0.05 * heads.abs().max()
             return heads
 
     acts = capture(mutated(SpoilsOneNumber), picture())
@@ -376,36 +349,27 @@ def test_attention_is_the_same_in_blocks_of_any_size(
             assert_allclose(acts.attention(layer), attention, atol=1e-6)
 
 
-def test_a_model_in_half_precision_proves_itself_as_well_as_it_computes() -> None:
-    whole = own_model()
-    model = own_model()
-    model.module.to(torch.bfloat16)
-    expected, acts = capture(whole, picture()), capture(model, picture())
-    assert [layer.refusal for layer in acts.layers] == [None] * 3
-    for layer in range(3):
-        assert acts.attention(layer).dtype == np.float32
-        assert_allclose(acts.attention(layer).sum(axis=2), 1, atol=1e-5)
-    assert_allclose(acts.attention(0), expected.attention(0), atol=0.05)
-    assert_only_refused(capture(in_half(ChangesValuesAfterwards), picture()), 1, "at most 2.0 %")
+class IsOffALittle(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = F.scaled_dot_product_attention(q, k, v)
+        heads += 5e-3 * heads.abs().max()
+        return heads
 
 
-def in_half(kind: type[Mutated]) -> Model:
+@pytest.mark.parametrize(
+    ("kind", "dtype", "percent"),
+    [
+        (ChangesValuesAfterwards, torch.bfloat16, "2.0"),
+        (ChangesValuesAfterwards, torch.double, "0.1"),
+        (IsOffALittle, torch.double, "0.1"),
+    ],
+)
+def test_a_model_proves_itself_as_well_as_it_computes(
+    kind: type[Mutated], dtype: torch.dtype, percent: str
+) -> None:
     model = mutated(kind)
-    model.module.to(torch.bfloat16)
-    return model
-
-
-def test_a_model_in_double_precision_proves_itself_as_well_as_one_in_single() -> None:
-    class IsOffALittle(Mutated):
-        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            heads = F.scaled_dot_product_attention(q, k, v)
-            heads += 5e-3 * heads.abs().max()
-            return heads
-
-    for kind in (IsOffALittle, ChangesValuesAfterwards):
-        model = mutated(kind)
-        model.module.double()
-        assert_only_refused(capture(model, picture()), 1, "at most 0.1 %")
+    model.module.to(dtype)
+    assert_only_refused(capture(model, picture()), 1, f"at most {percent} %")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def sharp(name: str) -> tuple[Activations, Measurements]:
     return acts, measured(acts, whole=True)
 
 
-@pytest.mark.parametrize("block", [1, 60, 700, 10**9])
+@pytest.mark.parametrize("block", [1, 700])
 @pytest.mark.parametrize("name", MODELS)
 def test_measurements_of_blocks_equal_those_of_whole_layers(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
@@ -99,12 +99,6 @@ def test_blocks_prove_themselves() -> None:
     assert acts.layers[1].refusal is None
     with pytest.raises(ModelError, match=r"blocks\.1 does not reproduce"):
         measured(acts, whole=False)
-
-
-def test_a_grid_that_does_not_fit_is_refused() -> None:
-    acts = capture(own_model(), picture())
-    with pytest.raises(ValueError, match=r"1 \+ 2 x 3 = 7 tokens, got 25"):
-        measurements(acts.attention_layers(), grid=(2, 3), patch_size=4)
 
 
 #: Rotated queries, talking heads and class attention, pooled keys, and no attention at all.

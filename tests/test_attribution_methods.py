@@ -24,13 +24,14 @@ from vitviz.attribution import (
     Token,
     attention_gradient,
     attn_lrp,
+    direct_logit_attribution,
+    grad_cam,
     gradient_rollout,
     gradients,
     integrated_gradients,
     relevance,
     shared_gradients,
 )
-from vitviz.common.files import assets
 
 NAMES = (
     "vit_tiny_patch16_224",
@@ -93,7 +94,7 @@ def summed(pixels: Tensor) -> np.ndarray:
 
 
 @needs_captum
-@pytest.mark.parametrize("name", [*NAMES, "torchvision", "transformers"])
+@pytest.mark.parametrize("name", [NAMES[0], "transformers"])
 def test_integrated_gradients_is_the_integral_and_complete(name: str) -> None:
     module = built(name)
     model = watched(module)
@@ -125,13 +126,6 @@ def test_integrated_gradients_tells_its_progress_and_can_be_stopped() -> None:
         method(model, picture(), 3, progress=stop)
 
 
-def test_a_map_of_one_pass_has_no_progress() -> None:
-    model = watched(built(NAMES[0]))
-    seen: list[tuple[int, int]] = []
-    METHODS["grad_cam"](model, picture(), 3, progress=lambda *at: seen.append(at))
-    assert seen == []
-
-
 def test_without_captum_it_is_refused_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -140,7 +134,7 @@ def test_without_captum_it_is_refused_with_the_command_that_installs_it(
         integrated_gradients(vitviz.watch(of_timm(NAMES[0])), picture(), 3)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "transformers"])
+@pytest.mark.parametrize("name", [*NAMES, "torchvision", "transformers"])
 def test_attention_gradient_is_the_mean_over_layers_heads_and_queries(name: str) -> None:
     module = built(name)
     model = watched(module)
@@ -269,11 +263,79 @@ def test_an_activation_written_as_a_product_is_one_and_another_gate_is_refused()
         attn_lrp(vitviz.watch(module), picture(), 3)
 
 
-@pytest.mark.parametrize("method", [attn_lrp, integrated_gradients])
+@pytest.mark.parametrize("method", [attn_lrp, grad_cam, integrated_gradients])
 @pytest.mark.parametrize("target", [Token("cls"), Similarity((0, 0))])
 def test_a_target_that_is_no_output_is_refused(method: Any, target: Token | Similarity) -> None:
     with pytest.raises(ValueError, match="explains an output of the model"):
         method(vitviz.watch(of_timm(NAMES[0])), picture(), target)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grad_cam_is_the_weighted_sum_of_the_last_blocks_input(name: str) -> None:
+    module = of_timm(name)
+    model = vitviz.watch(module)
+    kept: list[Tensor] = []
+    norm: nn.Module = module.get_submodule("blocks.1.norm1")
+    with norm.register_forward_hook(lambda _, __, output: kept.append(output)):
+        output = module(model.preprocess(picture())[None])
+    (gradient,) = torch.autograd.grad(output[0, 3], kept)
+    patches = slice(len(model.layers[0].prefix), None)
+    entering, gradient = kept[0][0, patches], gradient[0, patches]
+    expected = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0).reshape(3, 4)
+    found = grad_cam(model, picture(), 3)
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-4, atol=1e-7)
+
+
+def test_a_coarser_last_grid_is_repeated_in_the_first() -> None:
+    torch.manual_seed(0)
+    module = timm.create_model("swin_tiny_patch4_window7_224", num_classes=7).eval()
+    found = grad_cam(vitviz.watch(module), picture(), 3)
+    assert found.shape == (56, 56)
+    assert np.array_equal(found, found[::8, ::8].repeat(8, axis=0).repeat(8, axis=1))
+
+
+SMALL_SWIN = {"window_size": 2, "depths": (1, 1), "num_heads": (2, 2), "embed_dim": 24}
+NORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    # The last block's norm follows its attention, has another name, or runs twice.
+    "vit_relpos_small_patch16_rpn_224": ("no norm before its attention", {"depth": 2}),
+    "swinv2_tiny_window8_256": ("no norm before its attention", SMALL_SWIN),
+    "vit_base_patch16_xp_224": ("no norm before its attention", {"depth": 2}),
+    "vit_tiny_patch16_224": ("runs 2 times", {"depth": 2}),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_that_does_not_feed_the_last_attention_alone_is_refused(name: str) -> None:
+    reason, options = NORMS[name]
+    module = timm.create_model(name, num_classes=7, img_size=64, **options).eval()
+    if name == "vit_tiny_patch16_224":
+        module.blocks[0].norm1 = module.blocks[-1].norm1  # type: ignore[index, union-attr]
+    with pytest.raises(ModelError, match=reason):
+        grad_cam(vitviz.watch(module), picture(), 3)
+
+
+def test_a_mixing_block_is_read_before_it_mixes() -> None:
+    model = vitviz.watch(timm.create_model("mixer_s32_224", num_classes=7).eval())
+    assert grad_cam(model, picture(), 3).shape == (7, 7)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_tokens_that_a_block_adds_or_drops_have_no_known_places(more: bool) -> None:
+    module: Any = of_timm("vit_tiny_patch16_224")
+    block = module.blocks[-1]
+    plain = block.forward
+    block.forward = lambda x, **rest: plain(
+        torch.cat([x, x[:, :2]], dim=1) if more else x[:, :9], **rest
+    )
+    model = vitviz.watch(module)
+    acts = vitviz.capture(model, picture())
+    for ask in (
+        lambda: grad_cam(model, picture(), 3),
+        lambda: direct_logit_attribution(model, picture(), 3),
+        lambda: vitviz.intervention.patch_lens(model, acts, 2),
+    ):
+        with pytest.raises(ModelError, match=f" {15 if more else 9} tokens, expected .*13"):
+            ask()
 
 
 class Ungraded(nn.Module):
@@ -361,12 +423,3 @@ def test_each_method_is_called_alike_and_leaves_no_trace(method: str, name: str)
     assert one.shape == other.shape == model.layers[0].query_grid
     assert not np.array_equal(one, other)
     assert (min(one.min(), other.min()) < 0) == (method in {"integrated_gradients", "attn_lrp"})
-
-
-@every_method
-def test_each_method_differs_by_class_in_a_trained_model(method: str) -> None:
-    model = vitviz.load_model("vitviz_things200")
-    dog = vitviz.open_image((assets() / "samples" / "dog.jpg").read_bytes())
-    one, other = (METHODS[method](model, dog, target) for target in ("German shepherd", 0))
-    assert one.shape == other.shape == (16, 16)
-    assert not np.allclose(one, other)

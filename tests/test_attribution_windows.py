@@ -9,7 +9,6 @@ import torch
 from examples import (
     assert_clear_error,
     narrow_stages,
-    own_module,
     picture,
     randomise,
     seeded,
@@ -135,16 +134,15 @@ def test_what_a_mask_leaves_decides_no_row(label: int) -> None:
     assert_allclose(gradient_rollout(model, picture(), label), expected, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("factor", [1e-6, 1e-3])
-def test_a_small_logit_has_a_map_and_no_rounding_through_windows(factor: float) -> None:
+def test_a_small_logit_has_a_map_and_no_rounding_through_windows() -> None:
     model = swin("sdpa")
     oracle = swin("eager").module.double()
     x = model.preprocess(picture()).double()
     with torch.no_grad():
         for module in (model.module, oracle):
             head: Any = module
-            head.classifier.weight *= factor
-            head.classifier.bias *= factor
+            head.classifier.weight *= 1e-6
+            head.classifier.bias *= 1e-6
     own = by_hand(oracle, x, 3, rollout=False)
     start = np.eye(140)
     for fine, coarse in zip(GRIDS[:-1], range(2), strict=True):
@@ -199,32 +197,3 @@ def test_pooled_keys_and_convolutions_are_refused(name: str) -> None:
     with pytest.raises(ModelError, match=r"can(not)? be multiplied") as caught:
         relevance(watched(module, (256, 256)), picture(), 1)
     assert_clear_error(caught.value)
-
-
-def test_a_vit_of_torchvision_has_the_maps_of_the_same_weights_here() -> None:
-    torchvision: Any = pytest.importorskip("torchvision", reason="torchvision is not installed")
-    other = torchvision.models.VisionTransformer(
-        image_size=16, patch_size=4, num_layers=3, num_heads=4, hidden_dim=32, mlp_dim=48,
-        num_classes=5,
-    ).eval()  # fmt: skip
-    own = own_module(image_size=16)
-    names = {"attn.qkv.": "self_attention.in_proj_", "attn.proj.": "self_attention.out_proj."}
-    names |= {"norm1": "ln_1", "norm2": "ln_2", "mlp.fc1": "mlp.0", "mlp.fc2": "mlp.3"}
-    state = {}
-    for name, value in own.state_dict().items():
-        if name.startswith("blocks."):
-            _, number, rest = name.split(".", 2)
-            for before, after in names.items():
-                rest = rest.replace(before, after)
-            name = f"encoder.layers.encoder_layer_{number}.{rest}"
-        for before, after in (
-            *(("patch_embed.proj", "conv_proj"), ("cls_token", "class_token")),
-            *(("pos_embed", "encoder.pos_embedding"), ("head.", "heads.head.")),
-        ):
-            name = name.replace(before, after)
-        state["encoder.ln." + name[5:] if name.startswith("norm.") else name] = value
-    other.load_state_dict(state)
-    models = [watched(module, (16, 16)) for module in (own, other)]
-    for method in (relevance, gradient_rollout):
-        expected, found = (method(model, picture(), 2) for model in models)
-        assert_allclose(found, expected, rtol=1e-3, atol=1e-6)

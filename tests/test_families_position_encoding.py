@@ -8,9 +8,7 @@ import torch
 from examples import narrow_stems, own_module, randomise
 from torch import nn
 
-from vitviz.app.pages import PAGES
 from vitviz.model.families import family_of, position_encodings
-from vitviz.text import page_text
 from vitviz.zoo import toy_model
 
 
@@ -102,10 +100,3 @@ def test_other_families(family: str, wanted: tuple[str, ...]) -> None:
     assert isinstance(patch, int)
     found = depends_on_places(module, size, patch)
     assert found == bool(set(wanted) - {"embedding"})
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_what_all_models_share_says_nothing_of_it(page: str) -> None:
-    words = page_text(page)
-    assert "except the position embedding" not in words.see + words.try_this
-    assert "othing tells" not in words.see + words.try_this

@@ -28,7 +28,7 @@ from planting import (
 )
 from planting_stages import CELL, assert_found_in_stages, meeting
 
-from vitviz.activations import Activations, DropPatches, MuteHeads, SwapTokens, capture, recorder
+from vitviz.activations import Activations, DropPatches, SwapTokens, capture, recorder
 from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
 from vitviz.model.families import ModelError
@@ -119,16 +119,14 @@ def random(request: pytest.FixtureRequest) -> tuple[Model, Activations]:
     return model, capture(model, picture())
 
 
-def test_watching_changes_nothing(random: tuple[Model, Activations]) -> None:
-    model, acts = random
-    assert acts.logits is not None
-    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
-
-
 def test_every_layer_proves_itself_and_rows_are_shares(random: tuple[Model, Activations]) -> None:
     model, acts = random
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
     for number, layer in enumerate(acts.layers):
         assert layer.refusal is None
+        patches = layer.query_grid[0] * layer.query_grid[1]
+        assert len(acts.tokens(number + 1)) == patches
+        assert len(acts.tokens_after_attention(number)) == patches
         whole = acts.attention(number)
         assert_allclose(whole.sum(axis=2), 1, atol=1e-4)
         meet = meeting(model, number).reshape(whole.shape[1:])
@@ -154,23 +152,6 @@ def test_windows_give_the_same_numbers_with_their_places(
             assert_allclose(attention.max(axis=2), whole[:, numbers].max(axis=2), atol=1e-6)
             count += len(queries)
         assert count == layer.query_grid[0] * layer.query_grid[1]
-
-
-def test_tokens_are_a_list_in_row_major_order(random: tuple[Model, Activations]) -> None:
-    _, acts = random
-    for number, layer in enumerate(acts.layers):
-        patches = layer.query_grid[0] * layer.query_grid[1]
-        assert len(acts.tokens(number + 1)) == patches
-        assert len(acts.tokens_after_attention(number)) == patches
-
-
-def test_what_needs_one_chain_of_matrices_is_refused(random: tuple[Model, Activations]) -> None:
-    _, acts = random
-    with pytest.raises(ModelError, match="no chain of matrices") as caught:
-        acts.attention_layers()
-    assert_clear_error(caught.value)
-    with pytest.raises(ModelError):
-        _ = acts.grid
 
 
 def test_no_patch_is_left_out_of_a_map(random: tuple[Model, Activations]) -> None:
@@ -283,10 +264,14 @@ def test_no_share_is_given_across_the_position_convolution_of_twins() -> None:
     assert np.isnan(added[1:]).all()
 
 
-def test_a_layer_read_at_its_softmax_keeps_no_queries() -> None:
+def test_a_layer_read_at_its_softmax_keeps_no_queries_and_its_stages_have_no_lens() -> None:
     model = staged_model("swin_tiny_patch4_window7_224", (5 * CELL, 7 * CELL))
+    acts = capture(model, picture())
     with pytest.raises(ModelError, match="queries, keys and values are not kept") as caught:
-        capture(model, picture()).queries(0)
+        acts.queries(0)
+    assert_clear_error(caught.value)
+    with pytest.raises(ModelError, match="no common number of prefix tokens") as caught:
+        logit_lens(model, acts)
     assert_clear_error(caught.value)
 
 
@@ -305,26 +290,6 @@ def test_a_softmax_that_is_not_what_is_multiplied_is_refused(
     acts = capture(model, picture())
     assert acts.layers[0].refusal is not None
     assert "cannot be read" in acts.layers[0].refusal
-
-
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0"])
-def test_experiments_that_need_the_same_tokens_throughout_are_refused(name: str) -> None:
-    model = staged_model(name, (2 * CELL, 3 * CELL))
-    acts = capture(model, picture())
-    with pytest.raises(ModelError, match="no common number of prefix tokens") as caught:
-        logit_lens(model, acts)
-    assert_clear_error(caught.value)
-
-
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0"])
-def test_heads_have_effects_where_stages_have_different_numbers_of_them(name: str) -> None:
-    model = staged_model(name, (2 * CELL, 3 * CELL))
-    effects = head_effects(model, picture())
-    for layer, described in enumerate(model.layers):
-        assert np.isfinite(effects[layer, : described.num_heads]).all()
-        assert np.isnan(effects[layer, described.num_heads :]).all()
-    muted = capture(model, picture(), edits=[MuteHeads([(1, 0)])])
-    np.testing.assert_array_equal(effects[1, 0], muted.logits)
 
 
 # --- CaiT ---------------------------------------------------------------------------------------
@@ -392,9 +357,6 @@ def test_no_layer_of_cait_is_asked_for_an_answer_before_the_class_token_is_there
     model = cait()
     with pytest.raises(ModelError, match="no common number of prefix tokens"):
         logit_lens(model, capture(model, picture()))
-    with pytest.raises(ModelError, match="cannot be muted: it mixes") as caught:
-        head_effects(model, picture())
-    assert_clear_error(caught.value)
 
 
 def test_patches_can_be_left_out_of_cait() -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from vitviz import inspection
 from vitviz.inspection import Patterns, attention_patterns
 from vitviz.inspection.patterns import Sinks
 from vitviz.text import findings
@@ -231,13 +230,6 @@ def test_positions() -> None:
     assert "**1.00**" in near
     assert findings.positions(table["itself"]).startswith("Neighbouring positions are hardly more")
     assert findings.positions(np.ones((1, 4, 1, 4))) == ""  # no column to compare with
-
-
-def test_the_positions_of_the_papers_formula_are_alike_nearby() -> None:
-    table = inspection.position_table("sincos2d", grid=(8, 8), embed_dim=64)
-    similarity = inspection.position_similarity(table, grid=(8, 8))
-    near = inspection.neighbour_similarity(similarity)
-    assert f"are alike: a cosine of **{near:.2f}**" in findings.positions(similarity)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -156,28 +156,6 @@ def test_filter_components_have_a_positive_largest_entry(seed: int) -> None:
     assert_allclose(filter_components(kernel[::-1])[0], components, atol=1e-8)
 
 
-def test_a_planted_filter_is_found() -> None:
-    rng = np.random.default_rng(0)
-    pattern = rng.normal(size=(3, 4, 4))
-    pattern /= np.linalg.norm(pattern) * np.sign(pattern.flat[np.abs(pattern).argmax()])
-    kernel = 0.5 + rng.normal(size=(30, 1, 1, 1)) * pattern
-    components, explained = filter_components(kernel, n_components=4)
-    assert_allclose(components[0], pattern, atol=1e-10)
-    assert_array_equal(components[1:], 0)
-    assert_allclose(explained, [1, 0, 0, 0])
-
-
-def test_there_are_48_components_of_patch_size_4() -> None:
-    kernel = random_kernel()
-    components, explained = filter_components(kernel, n_components=48)
-    assert components.shape == (48, 3, 4, 4)
-    assert explained.sum() == pytest.approx(1)
-    with pytest.raises(ValueError, match=r"Expected 1 to 48 components, got 49\."):
-        filter_components(kernel, n_components=49)
-    with pytest.raises(ValueError, match=r"Expected 1 to 20 components, got 28\."):
-        filter_components(kernel[:20])
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_equal_filters_have_no_components(dtype: DTypeLike) -> None:
     components, explained = filter_components(np.full((50, 3, 4, 4), 0.1, dtype))
@@ -199,15 +177,6 @@ def test_position_similarity_is_the_cosine_of_each_pair(grid: Grid, prefix: int,
         )
         assert similarity[i, j, k, m] == similarity[k, m, i, j]
         assert -1 <= similarity[i, j, k, m] <= 1
-
-
-def test_a_zero_embedding_is_similar_to_nothing() -> None:
-    table = np.ones((6, 4), np.float32)
-    table[2] = 0
-    similarity = position_similarity(table, grid=(2, 3))
-    assert_array_equal(similarity[0, 2], 0)
-    assert_array_equal(similarity[1, 1], [[1, 1, 0], [1, 1, 1]])
-    assert similarity.dtype == np.float32
 
 
 def test_a_response_is_that_of_the_models_own_convolution() -> None:
@@ -247,7 +216,6 @@ def test_a_profile_holds_the_cosines_along_three_lines(grid: Grid, data: st.Data
 @quick
 @given(grid=grids, seed=seeds)
 def test_neighbours_are_all_pairs_one_step_apart(grid: Grid, seed: int) -> None:
-    assume(grid != (1, 1))
     table = np.random.default_rng(seed).normal(size=(grid[0] * grid[1], 5))
     similarity = position_similarity(table, grid=grid)
     pairs = [
@@ -255,11 +223,8 @@ def test_neighbours_are_all_pairs_one_step_apart(grid: Grid, seed: int) -> None:
         for i, j, k, m in product(*map(range, similarity.shape))
         if abs(i - k) + abs(j - m) == 1
     ]
-    assert neighbour_similarity(similarity) == pytest.approx(np.mean(pairs))
-
-
-def test_a_position_alone_has_no_neighbours() -> None:
-    assert math.isnan(neighbour_similarity(np.ones((1, 1, 1, 1))))
+    expected = np.mean(pairs) if pairs else math.nan  # of a position alone
+    assert neighbour_similarity(similarity) == pytest.approx(expected, nan_ok=True)
 
 
 def test_mirror_images_are_compared_where_they_are_far_apart() -> None:
@@ -274,7 +239,7 @@ def test_mirror_images_are_compared_where_they_are_far_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sincos1d", "sincos2d"])
-@pytest.mark.parametrize("grid", [(4, 6), (1, 3), (5, 5)])
+@pytest.mark.parametrize("grid", [(4, 6), (1, 3)])
 def test_fixed_tables_are_those_of_the_model(kind: Any, grid: Grid) -> None:
     module = VisionTransformer(
         image_size=(grid[0] * 2, grid[1] * 2),
@@ -300,7 +265,7 @@ def test_random_positions_are_the_same_each_time_and_tell_nothing() -> None:
     assert abs(neighbour_similarity(position_similarity(table, grid=(12, 10)))) < 0.02
 
 
-RESIZED = [((4, 6), (7, 3)), ((16, 16), (24, 24)), ((14, 14), (7, 9)), ((1, 1), (3, 2))]
+RESIZED = [((4, 6), (7, 3)), ((14, 14), (7, 9)), ((1, 1), (3, 2)), ((3, 5), (3, 5))]
 
 
 @pytest.mark.parametrize(("grid", "new_grid"), RESIZED)
@@ -329,13 +294,6 @@ def test_other_interpolations_are_those_of_torch(
     )
     resized = resized_positions(table, grid=grid, new_grid=new_grid, interpolation=interpolation)
     assert_allclose(resized, own[0].reshape(3, -1).T.numpy(), atol=1e-5)
-
-
-@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
-def test_a_grid_of_its_own_size_is_kept(interpolation: Any) -> None:
-    table = np.random.default_rng(0).normal(size=(1 + 15, 4))
-    same = resized_positions(table, grid=(3, 5), new_grid=(3, 5), interpolation=interpolation)
-    assert_array_equal(same, table)
 
 
 # --- distance, entropy, prefix mass -------------------------------------------------------------
@@ -521,15 +479,6 @@ def test_rollout_is_a_row_of_the_full_product(
     assert_allclose(rollout, expected, rtol=1e-10, atol=1e-15)
 
 
-@quick
-@given(stacks())
-def test_rollout_in_single_precision_agrees(stack: Stack) -> None:
-    rollout = attention_rollout(stack.attention, num_prefix_tokens=stack.prefix)
-    full = plain_rollout(stack, "mean", 0.0, 0.5)
-    expected = full[0] if stack.prefix else full.mean(axis=0)
-    assert_allclose(rollout, expected, rtol=1e-5, atol=1e-8)
-
-
 @pytest.mark.parametrize("percent", [7, 29, 57, 58])
 def test_a_share_of_100_entries_is_as_many_as_it_says(percent: int) -> None:
     """0.29 x 100 is 28.999999999999996 in floating point."""
@@ -586,22 +535,6 @@ def test_measurements_equal_the_separate_functions(stack: Stack) -> None:
     maps = [query_attention(layer, **where) for layer in stack.attention]
     assert_array_equal(record.query_attention, np.stack(maps))
     assert_array_equal(record.rollout, attention_rollout(stack.attention, **prefix))
-
-
-def test_the_record_is_read_only() -> None:
-    stack = random_stack((2, 3), 1, layers=4, heads=2)
-    record = measurements(stack.attention, grid=(2, 3), patch_size=16)
-    shapes = {field.name: getattr(record, field.name).shape for field in fields(record)}
-    assert shapes == {
-        "distance": (4, 2),
-        "entropy": (4, 2),
-        "prefix_mass": (4, 2),
-        "query_attention": (4, 2, 2, 3),
-        "rollout": (7,),
-    }
-    assert not any(getattr(record, name).flags.writeable for name in shapes)
-    with pytest.raises(FrozenInstanceError):
-        record.rollout = record.entropy  # type: ignore[misc]
 
 
 OVER_LAYERS: list[Callable[[Any], Any]] = [
@@ -663,18 +596,6 @@ def test_token_components_are_fitted_on_the_patches(grid: Grid, prefix: int, see
     assert explained.sum() <= 1 + 1e-9
 
 
-def test_token_components_have_deterministic_signs() -> None:
-    rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(16, 8)) * np.arange(1, 9)
-    components, explained = token_components(tokens, grid=(3, 5))
-    negated, _ = token_components(-tokens, grid=(3, 5))
-    assert_allclose(negated, -components, atol=1e-8)
-    order = rng.permutation(15)
-    permuted, _ = token_components(tokens[np.r_[0, 1 + order]], grid=(3, 5))
-    assert_allclose(permuted.reshape(15, 3), components.reshape(15, 3)[order], atol=1e-8)
-    assert explained[0] > explained[1] > explained[2] > 0
-
-
 def test_a_planted_direction_is_drawn_in_its_place() -> None:
     tokens = np.zeros((1 + 6, 4), np.float32)
     tokens[1:, 2] = [0, 0, 0, 0, 0, 6]  # the patch in row 1 and column 2 of a grid of 2 x 3
@@ -682,13 +603,6 @@ def test_a_planted_direction_is_drawn_in_its_place() -> None:
     assert_allclose(components[..., 0], [[-1, -1, -1], [-1, -1, 5]], atol=1e-6)
     assert_array_equal(components[..., 1:], 0)
     assert_allclose(explained, [1, 0, 0])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equal_tokens_have_no_components(dtype: DTypeLike) -> None:
-    components, explained = token_components(np.full((7, 5), 0.1, dtype), grid=(2, 3))
-    assert_array_equal(components, np.zeros((2, 3, 3)))
-    assert_array_equal(explained, np.zeros(3))
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -701,7 +615,6 @@ PLACE: dict[str, Any] = dict(grid=(2, 3), patch_size=16)
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: attention_entropy([]), "at least one layer, got none"),
     (lambda: measurements(iter([]), **PLACE), "at least one layer, got none"),
-    (lambda: attention_rollout(LAYER[:0]), "at least one layer, got none"),
     (lambda: attention_entropy(LAYER), r"\(heads, tokens, tokens\), got \(7, 7\)"),
     (lambda: attention_entropy([LAYER[:, :6]]), r"tokens\), got \(2, 6, 7\)"),
     (lambda: attention_entropy([LAYER[:0]]), r"tokens\), got \(0, 7, 7\)"),
@@ -711,12 +624,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: query_attention(LAYER, grid=(7, 1)), r"1 \+ 7 x 1 = 8 tokens, got 7"),
     (lambda: query_attention(LAYER[0], **GRID), r"got \(7, 7\)"),
     (lambda: query_attention(LAYER, grid=(6, 0)), r"grid of \(rows, cols\).* got \(6, 0\)"),
-    (lambda: query_attention(LAYER, grid=(6,)), r"grid of \(rows, cols\).* got \(6,\)"),  # type: ignore[arg-type]
     (lambda: uniform_distance((2, 3), 0), "patch size .* got 0"),
     (lambda: uniform_distance((2, 3), (1, 2, 3)), r"patch size .* got \(1, 2, 3\)"),  # type: ignore[arg-type]
-    (lambda: uniform_distance((0, 3), 16), r"got \(0, 3\)"),
     (lambda: prefix_mass([LAYER], num_prefix_tokens=7), "0 to 6 prefix tokens of 7, got 7"),
-    (lambda: prefix_mass([LAYER], num_prefix_tokens=-1), "0 to 6 prefix tokens of 7, got -1"),
     (
         lambda: attention_distance([LAYER], **PLACE, variant="mean"),  # type: ignore[arg-type]
         "renormalised or paper, got 'mean'",
@@ -729,23 +639,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: attention_rollout([LAYER], fusion="sum"),  # type: ignore[arg-type]
         "mean or max or min, got 'sum'",
     ),
-    (lambda: attention_rollout([LAYER], discard=1.1), "discard from 0 to 1, got 1.1"),
     (lambda: attention_rollout([LAYER], discard=math.nan), "discard from 0 to 1, got nan"),
     (lambda: attention_rollout([LAYER], residual=-0.1), "residual from 0 to 1, got -0.1"),
     (lambda: attention_rollout([LAYER], start_layer=1), "start layer from 0 to 0, got 1"),
-    (lambda: attention_rollout([LAYER], start_layer=-1), "start layer from 0 to 0, got -1"),
     (lambda: position_similarity(np.ones((5, 4)), **GRID), r"6 or more, D.* got \(5, 4\)"),
-    (lambda: position_similarity(np.ones((1, 7, 4)), **GRID), r"got \(1, 7, 4\)"),
     (lambda: filter_components(np.ones((9, 48))), r"\(D, C, P, P\), got \(9, 48\)"),
-    (
-        lambda: filter_response(np.ones((3, 8, 8)), np.ones((4, 4))),
-        r"no larger, got \(3, 8, 8\) and \(4, 4\)",
-    ),
     (lambda: filter_response(np.ones((1, 8, 8)), np.ones((3, 4, 4))), r"and \(3, 4, 4\)"),
     (lambda: filter_response(np.ones((3, 8, 3)), np.ones((3, 4, 4))), r"got \(3, 8, 3\) and"),
-    (lambda: position_profile(np.ones((2, 3)), position=(0, 0)), r"cols\), got \(2, 3\)"),
     (lambda: position_profile(np.ones((2, 3, 3, 2)), position=(0, 0)), r"got \(2, 3, 3, 2\)"),
-    (lambda: position_profile(TILES, position=(2, 0)), r"on the 2 x 3 grid, got \(2, 0\)"),
     (lambda: position_profile(TILES, position=(0, -1)), r"on the 2 x 3 grid, got \(0, -1\)"),
     (lambda: neighbour_similarity(np.ones((6, 6))), r"cols\), got \(6, 6\)"),
     (lambda: position_table("sincos1d", **GRID, embed_dim=7), "by 2 for sincos1d, got 7"),
@@ -754,7 +655,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: position_table("none", **GRID, embed_dim=8),  # type: ignore[arg-type]
         "or random, got 'none'",
     ),
-    (lambda: resized_positions(np.ones((5, 4)), **GRID, new_grid=(3, 3)), r"got \(5, 4\)"),
     (lambda: resized_positions(np.ones((6, 4)), **GRID, new_grid=(3, 0)), r"got \(3, 0\)"),
     (
         lambda: resized_positions(
@@ -766,7 +666,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "or nearest, got 'cubic'",
     ),
     (lambda: token_components(np.ones((1, 7, 4)), **GRID), r"\(tokens, D\), got \(1, 7, 4\)"),
-    (lambda: token_components(np.ones((8, 4)), **GRID), r"1 \+ 2 x 3 = 7 tokens, got 8"),
     (lambda: token_components(np.ones((7, 2)), **GRID), "1 to 2 components, got 3"),
     (lambda: token_components(np.ones((7, 4)), **GRID, n_components=0), "1 to 4 .* got 0"),
 ]

@@ -1,31 +1,28 @@
-"""Distance window by window: closed forms, and the square matrix as the oracle."""
+"""Distance and cost window by window: closed forms, and what torch and the papers count."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import timm
-from examples import narrow_stages, own_model, picture, watched
+import torch
+from examples import narrow_stages, own_model, picture, seeded, watched
 from numpy.testing import assert_allclose
+from timm.models.vision_transformer import Block
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitviz.activations import capture
-from vitviz.inspection import allowed_pairs, attention_distance, uniform_distance, windowed_distance
+from vitviz.inspection import (
+    allowed_pairs,
+    attention_distance,
+    multiply_adds,
+    windowed_distance,
+)
 
 
 def places(rows: int, cols: int, step: float = 4.0) -> np.ndarray:
     grid = np.stack(np.meshgrid(np.arange(rows), np.arange(cols), indexing="ij"), axis=2)
     return (grid.reshape(-1, 2) + 0.5) * step
-
-
-def test_one_window_of_equal_sharing_is_uniform_distance() -> None:
-    where = places(5, 7)
-    even = np.full((2, 35, 35), 1 / 35)
-    assert_allclose(windowed_distance([(even, where, where)]), uniform_distance((5, 7), 4))
-
-
-def test_looking_at_oneself_is_no_distance() -> None:
-    where = places(3, 4)
-    assert_allclose(windowed_distance([(np.eye(12)[None], where, where)] * 2), [0.0])
 
 
 def test_one_hot_rows_give_their_own_distance() -> None:
@@ -97,3 +94,34 @@ def test_a_pair_is_allowed_where_any_head_gives_more_than_a_mask_leaves() -> Non
     attention = np.array([[[1.0, masked], [0.0, 1.0]], [[1.0, masked], [1e-12, 1.0]]], np.float32)
     assert allowed_pairs(attention).tolist() == [[True, False], [True, True]]
     assert allowed_pairs(attention[:, 0]).tolist() == [True, False]
+
+
+# --- multiply-adds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tokens", "width", "mlp"), [(10, 24, 96), (37, 16, 40)])
+def test_torch_counts_the_same(tokens: int, width: int, mlp: int) -> None:
+    with seeded():
+        block: Any = Block(dim=width, num_heads=2, mlp_ratio=mlp / width)
+    block.attn.fused_attn = False
+    counter = FlopCounterMode(display=False)
+    with torch.inference_mode(), counter:
+        block(torch.zeros(1, tokens, width))
+    counted = counter.get_flop_counts()["Global"]
+    both = sum(flops for op, flops in counted.items() if "bmm" in str(op))
+    matrices, rest = multiply_adds(tokens, embed_dim=width, mlp_dim=mlp)
+    assert 2 * matrices == both
+    assert 2 * (matrices + rest) == counter.get_total_flops()
+
+
+def test_windows_cost_as_much_as_their_keys() -> None:
+    everywhere = multiply_adds(196, embed_dim=768, mlp_dim=3072)
+    windows = multiply_adds(196, 49, embed_dim=768, mlp_dim=3072)
+    assert windows == (everywhere[0] // 4, everywhere[1])
+
+
+def test_a_base_needs_what_the_swin_paper_says_of_deit_b() -> None:
+    """Its Table 1a: 17.5 G at 224 px; the layers are the same."""
+    layer = sum(multiply_adds(197, embed_dim=768, mlp_dim=3072))
+    embedding = 196 * 768 * 768
+    assert (12 * layer + embedding) / 1e9 == pytest.approx(17.5, abs=0.1)

@@ -166,61 +166,61 @@ IN_VERSION_1 = {
 }
 
 
-@pytest.fixture
-def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where made-up control groups lie, on a machine on which 64 GB are free."""
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=64e9))
+IN_A_SLICE = {"cgroup": "0::/lesson.slice/app.scope\n"}
+IN_A_SCOPE = {"memory.max": "max\n", "memory.current": "7\n", "memory.stat": "inactive_file 3\n"}
+#: Files of control groups by their folders, what is free on the machine, and what of it is ours.
+FREE: dict[str, tuple[dict[str, dict[str, str]], float, float]] = {
+    "no groups": ({}, 64e9, 64e9),
+    "the cache of files": ({"": {"cgroup": "0::/\n", **IN_VERSION_2}}, 64e9, 3.7e9),
+    "groups of the first version": (
+        {
+            "": {"cgroup": "5:devices:/\n4:memory:/docker/0123\n1:name=systemd:/\n0::/\n"},
+            "memory": IN_VERSION_1,
+        },
+        64e9,
+        3.7e9,
+    ),
+    "a limit above this process": (
+        {"": IN_A_SLICE, "lesson.slice": IN_VERSION_2, "lesson.slice/app.scope": IN_A_SCOPE},
+        64e9,
+        3.7e9,
+    ),
+    "a smaller limit of its own": (
+        {
+            "": IN_A_SLICE,
+            "lesson.slice": IN_VERSION_2,
+            "lesson.slice/app.scope": {**IN_A_SCOPE, "memory.max": "1000\n"},
+        },
+        64e9,
+        1000 - 7 + 3,
+    ),
+    "more used than allowed": (
+        {"": {"cgroup": "0::/\n", **IN_VERSION_2, "memory.max": "1000\n"}},
+        64e9,
+        0,
+    ),
+    "less on the machine": ({"": {"cgroup": "0::/\n", **IN_VERSION_2}}, 5000, 5000),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_is_free_is_the_least_of_all_limits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, available, expected = FREE[name]
+    for folder, files in groups.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (tmp_path / folder / file).write_text(text)
+    machine = SimpleNamespace(available=available)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: machine)
     monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
     monkeypatch.setattr(memory, "_OWN_CGROUPS", tmp_path / "cgroup")
-    return tmp_path
-
-
-def write(group: Path, files: dict[str, str]) -> None:
-    group.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (group / name).write_text(text)
-
-
-def test_without_control_groups_all_that_is_available_is_free(groups: Path) -> None:
-    assert free_bytes() == 64e9
-
-
-def test_the_cache_of_files_is_free(groups: Path) -> None:
-    write(groups, {"cgroup": "0::/\n", **IN_VERSION_2})
-    assert free_bytes() == 3_700_000_000
-    require_memory(50_000_000, "A capture")
-    with pytest.raises(ModelError, match=r"needs about 3\.8 GB of memory, and 3\.7 GB are free"):
-        require_memory(3_800_000_000, "A capture")
-
-
-def test_the_cache_of_files_is_free_in_groups_of_the_first_version(groups: Path) -> None:
-    write(groups, {"cgroup": "5:devices:/\n4:memory:/docker/0123\n1:name=systemd:/\n0::/\n"})
-    write(groups / "memory", IN_VERSION_1)
-    assert free_bytes() == 3_700_000_000
-
-
-def test_a_limit_that_stands_above_this_process_counts(groups: Path) -> None:
-    write(groups, {"cgroup": "0::/lesson.slice/app.scope\n"})
-    write(groups / "lesson.slice", IN_VERSION_2)
-    own = {"memory.max": "max\n", "memory.current": "7\n", "memory.stat": "inactive_file 3\n"}
-    write(groups / "lesson.slice" / "app.scope", own)
-    assert free_bytes() == 3_700_000_000
-    own |= {"memory.max": "1000\n"}
-    write(groups / "lesson.slice" / "app.scope", own)
-    assert free_bytes() == 1000 - 7 + 3
-
-
-def test_a_container_that_uses_more_than_it_may_has_nothing_free(groups: Path) -> None:
-    write(groups, {"cgroup": "0::/\n", **IN_VERSION_2, "memory.max": "1000\n"})
-    assert free_bytes() == 0
-
-
-def test_what_the_machine_has_left_counts_in_a_container_too(
-    groups: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(groups, {"cgroup": "0::/\n", **IN_VERSION_2})
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
-    assert free_bytes() == 5000
+    assert free_bytes() == expected
+    if name == "the cache of files":
+        require_memory(50_000_000, "A capture")
+        with pytest.raises(ModelError, match=r"about 3\.8 GB of memory, and 3\.7 GB are free"):
+            require_memory(3_800_000_000, "A capture")
 
 
 # --- what is given out ----------------------------------------------------------------------------

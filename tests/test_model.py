@@ -284,51 +284,27 @@ def test_a_block_that_runs_twice_is_refused() -> None:
 # --- what the module holds ----------------------------------------------------------------------
 
 
-def test_patch_kernel_is_the_embeddings_weight() -> None:
-    model = own_model()
-    kernel = model.patch_kernel
-    assert kernel is not None
-    assert kernel.shape == (32, 3, 4, 4)
-    assert kernel.dtype == np.float32
-    assert_array_equal(kernel, model.module.state_dict()["patch_embed.proj.weight"])
-    with pytest.raises(ValueError, match="read-only"):
-        kernel[...] = 0
-
-
-def test_a_hybrid_has_no_patch_kernel() -> None:
-    assert own_model(**OWN["stem"]).patch_kernel is None
-
-
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("plain", 1 + 24), ("no class token", 24), ("registers", 5 + 24), ("sincos2d", 1 + 24)],
+    [("plain", 25), ("no class token", 24), ("registers", 29), ("no positions", 0), ("stem", 25)],
 )
-def test_position_embedding_is_the_modules_table(name: str, rows: int) -> None:
+def test_the_kernel_and_the_table_of_a_model_are_copies(name: str, rows: int) -> None:
     model = own_model(**OWN[name])
-    table = model.position_embedding
-    assert table is not None
-    assert table.shape == (rows, 32)
-    assert_array_equal(table, model.module.state_dict()["pos_embed"][0])
-    with pytest.raises(ValueError, match="read-only"):
-        table[...] = 0
-
-
-def test_a_model_without_positions_has_no_table() -> None:
-    model = own_model(positions="none")
-    assert model.position_embedding is None
-
-
-def test_what_a_model_hands_out_does_not_follow_its_weights() -> None:
-    model = own_model()
+    state = {key: value.clone() for key, value in model.module.state_dict().items()}
     kernel, table = model.patch_kernel, model.position_embedding
-    assert kernel is not None
-    assert table is not None
-    kept = kernel.copy(), table.copy()
     with torch.no_grad():
         for weight in model.module.parameters():
-            weight.zero_()
-    assert_array_equal(kernel, kept[0])
-    assert_array_equal(table, kept[1])
+            weight.zero_()  # what was handed out does not follow
+    assert (kernel is None) == (name == "stem")
+    assert (table is None) == (name == "no positions")
+    if kernel is not None:
+        assert_array_equal(kernel, state["patch_embed.proj.weight"])
+        assert kernel.dtype == np.float32
+        assert not kernel.flags.writeable
+    if table is not None:
+        assert table.shape == (rows, 32)
+        assert_array_equal(table, state["pos_embed"][0])
+        assert not table.flags.writeable
 
 
 def test_positions_may_leave_the_prefix_out() -> None:

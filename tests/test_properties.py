@@ -10,7 +10,7 @@ from examples import own_module, picture, watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from PIL import Image, ImageOps
+from PIL import Image
 
 from vitviz import Activations, attribution, capture, inspection
 from vitviz.intervention import logit_lens
@@ -128,20 +128,6 @@ def test_shares_sum_to_1_and_distances_lie_within_the_grid(case: Case) -> None:
     assert (measured.prefix_mass[~there] > 0.999).all()
     assert (measured.distance[there] >= 0).all()
     assert (measured.distance[there] <= case.diagonal + 1e-4).all()
-
-
-@few
-@given(cases())
-def test_a_mirrored_picture_has_mirrored_maps_in_a_mirrored_model(case: Case) -> None:
-    order = np.arange(case.grid[0] * case.grid[1]).reshape(case.grid)[:, ::-1].ravel()
-    module = changed(
-        case,
-        **{
-            "patch_embed.proj.weight": case.module.patch_embed.proj.weight.flip(3),
-            "pos_embed": _patches_moved(case, order),
-        },
-    )
-    assert_moved(case, case.watch(module, ImageOps.mirror(case.image)), order)
 
 
 @few

@@ -11,7 +11,6 @@ from numpy.testing import assert_array_equal
 
 import vitviz
 from vitviz.attribution import Similarity, Token
-from vitviz.common.query import token_number
 
 MODULES = ("attribution", "inspection", "intervention", "plots", "zoo")
 PATCH, NUMBER = (2, 3), 1 + 2 * 6 + 3  # of the example's CLS and 4 x 6 patches
@@ -158,10 +157,3 @@ def test_every_target_is_positional() -> None:
         asked_for = inspect.signature(function).parameters
         assert asked_for["target"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD, name
         assert asked_for["target"].default is inspect.Parameter.empty, name
-
-
-def test_a_number_is_counted_with_the_prefix() -> None:
-    prefix = ("cls", "reg1")
-    assert token_number((0, 0), prefix=prefix, grid=(2, 2)) == 2
-    assert token_number("reg1", prefix=prefix, grid=(2, 2)) == 1
-    assert token_number(5, prefix=prefix, grid=(2, 2)) == 5
