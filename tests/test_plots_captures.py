@@ -1,21 +1,16 @@
-"""Figures of a capture alone: the numbers are the capture's, and they can be saved as pictures."""
+"""Figures of a capture alone: the numbers are the capture's."""
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import plotly.io as pio
 import pytest
-import timm
-from examples import example, own_model, picture, watched
+from examples import example, own_model, picture
 from numpy.testing import assert_allclose
-from PIL import Image
 
-import vitviz
-from vitviz import Activations, ModelError, capture, inspection, plots
+from vitviz import Activations, capture, inspection, plots
 
 LARGE = (2250, 1800)  # pixels: its small copy has fewer
 
@@ -173,46 +168,3 @@ def test_a_figure_of_a_capture_is_that_of_its_numbers(name: str) -> None:
     figure.layout.meta = {"alt": figure.layout.meta["alt"]}
     assert figure.to_json() == of_arrays(acts()).to_json()
     assert f"For a capture: `{name}(acts" in str(getattr(plots, name).__doc__)
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_capture_from_a_file_gives_the_same_figure(name: str, tmp_path: Path) -> None:
-    acts().save(tmp_path / "a.npz")
-    again, _ = BOTH[name]
-    assert again(vitviz.load_activations(tmp_path / "a.npz")).to_json() == again(acts()).to_json()
-
-
-def test_a_family_with_windows_has_maps_and_no_rollout() -> None:
-    sizes: Any = dict(img_size=64, window_size=4, embed_dim=24, depths=(2, 2), num_heads=(3, 6))
-    module = timm.create_model("swin_tiny_patch4_window7_224", **sizes).eval()
-    acts = capture(watched(module, (64, 64)), picture())
-    assert_allclose(
-        heat(plots.attention_map(acts, 3, 1, query=(2, 5))).z,
-        100 * acts.attention_map(3, (2, 5))[1],
-        rtol=1e-6,
-    )
-    with pytest.raises(ModelError, match="Rollout is not defined"):
-        plots.attention_rollout(acts)
-
-
-@pytest.mark.browser  # in which Kaleido draws
-def test_kaleido_saves_a_figure_as_it_is(tmp_path: Path) -> None:
-    """The colours in the file are those of the numbers: the darkest patch and the brightest."""
-    pytest.importorskip("kaleido", reason="kaleido saves figures as pictures; it is not installed")
-    figure = plots.attention_map(acts(), 1, 2)
-    shares = np.asarray(heat(figure).z)
-    figure.update_layout(margin=dict(l=0, r=0, t=0, b=0)).update_traces(showscale=False)
-    png, svg = tmp_path / "figure.png", tmp_path / "figure.svg"
-    pio.write_images([figure, figure], [png, svg], width=600, height=500)  # in one browser
-    drawn = Image.open(png).convert("L")
-    assert drawn.size == (600, 500)
-    # The picture of 60 x 50 pixels fills the file; Inferno grows lighter from end to end.
-    left, top, right, bottom = (10 * edge for edge in acts().crop)
-    x = left + (np.arange(6) + 0.5) * (right - left) / 6
-    y = top + (np.arange(4) + 0.5) * (bottom - top) / 4
-    light = np.asarray(drawn)[np.ix_(y.astype(int), x.astype(int))]
-    order = [np.argsort(np.argsort(one.ravel())) for one in (light, shares)]
-    assert order[0].argmax() == order[1].argmax()
-    assert order[0].argmin() == order[1].argmin()
-    assert np.corrcoef(order[0], order[1])[0, 1] > 0.99
-    assert svg.read_bytes().startswith(b"<svg")

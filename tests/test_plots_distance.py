@@ -181,13 +181,10 @@ def test_a_head_with_one_distance_has_no_spread_and_stays_in_sight() -> None:
     assert "at most 3.0 pixels" in alt(figure)
     alone = dots(spread=np.full((2, 2), np.nan), behind=("1 picture", *np.full((2, 2, 2), np.nan)))
     assert "deviation" not in alt(alone)
-
-
-def test_one_picture_has_no_spread() -> None:
-    figure = dots()
-    assert figure.data[0].error_y.array is None
-    assert "%{text}" not in figure.data[0].hovertemplate
-    assert "deviation" not in alt(figure)
+    of_one_picture = dots()
+    assert of_one_picture.data[0].error_y.array is None
+    assert "%{text}" not in of_one_picture.data[0].hovertemplate
+    assert "deviation" not in alt(of_one_picture)
 
 
 @pytest.mark.parametrize(("head", "y"), [(0, 30.0), (1, 40.0)])
@@ -222,14 +219,13 @@ def test_no_name_stands_where_there_is_no_dot() -> None:
     assert len(dots(distance=gap, selected=(0, 1)).data) == len(dots(selected=(1, None)).data)
 
 
-def test_a_click_fades_no_dot() -> None:
-    trace = dots().data[0]
+def test_a_dot_fades_under_no_click_and_says_its_share_on_the_prefix_by_name() -> None:
+    shares = np.array([[0.25, 0.5], [0.0, 1.0]])
+    figure = dots(prefix_mass=shares, prefix_name="CLS, DIST")
+    (trace, *_) = figure.data
     assert trace.selected.marker.opacity == trace.unselected.marker.opacity == trace.marker.opacity
-
-
-def test_the_prefix_is_called_by_its_name() -> None:
-    figure = dots(prefix_name="CLS, DIST")
-    assert "% on CLS, DIST" in figure.data[0].hovertemplate
+    assert [float(each[1]) for each in trace.customdata] == [25, 50, 0, 100]
+    assert "% on CLS, DIST" in trace.hovertemplate
     assert "more on CLS, DIST" in figure.layout.annotations[0].text
 
 
@@ -272,8 +268,3 @@ def test_layers_have_marks_of_two_kinds_above_them() -> None:
     assert (list(one.customdata), list(other.customdata)) == ([2], [1, 2])
     assert [round(x) for x in (*one.x, *other.x)] == [2, 1, 2]
     assert "Marked above layers 2: no-op sink. Marked above layers 1, 2: broadcast." in alt(figure)
-
-
-def test_a_dot_says_its_share_on_the_prefix_in_per_cent() -> None:
-    (points, *_) = dots(prefix_mass=np.array([[0.25, 0.5], [0.0, 1.0]])).data
-    assert [float(each[1]) for each in points.customdata] == [25, 50, 0, 100]

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,14 @@ def acts() -> Activations:
     return capture(example("plain"), picture())
 
 
-def figures() -> dict[str, go.Figure]:
-    return {
-        "distance": plots.attention_distance(acts()),
-        "map": plots.attention_map(acts(), 1, query=(1, 2)),
-        "classes": plots.class_probabilities(acts()),
-        "components": plots.token_components(acts()),
-        "scatter": plots.token_scatter(acts()),
-        "heads": head_grid(acts(), 1, query=(1, 2), columns=3),
-    }
+FIGURES: dict[str, Callable[[], go.Figure]] = {
+    "distance": lambda: plots.attention_distance(acts()),
+    "map": lambda: plots.attention_map(acts(), 1, query=(1, 2)),
+    "classes": lambda: plots.class_probabilities(acts()),
+    "components": lambda: plots.token_components(acts()),
+    "scatter": lambda: plots.token_scatter(acts()),
+    "heads": lambda: head_grid(acts(), 1, query=(1, 2), columns=3),
+}
 
 
 def font_sizes(value: Any, name: str = "") -> list[float]:
@@ -43,12 +43,12 @@ def font_sizes(value: Any, name: str = "") -> list[float]:
     return [value] if name.endswith("font size") else []
 
 
-@pytest.mark.parametrize("name", sorted(figures()))
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize(("width", "millimetres"), [("column", 89), ("page", 183)])
 def test_a_figure_for_paper_has_the_width_the_ground_and_the_text(
     name: str, width: Any, millimetres: int
 ) -> None:
-    figure = figures()[name]
+    figure = FIGURES[name]()
     before = figure.to_json()
     made = for_paper(figure, width)
     assert figure.to_json() == before
@@ -71,7 +71,7 @@ def test_a_figure_for_paper_has_the_width_the_ground_and_the_text(
 
 def test_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="'column' or 'page', got 'poster'"):
-        for_paper(figures()["map"], "poster")  # type: ignore[arg-type]
+        for_paper(FIGURES["map"](), "poster")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("query", "boxes"), [(None, 0), ("cls", 0), ((1, 2), 4), (1 + 8, 4)])
@@ -106,7 +106,7 @@ def test_no_layer_is_marked_unless_asked_for() -> None:
 @pytest.mark.browser
 def test_a_pdf_has_its_fonts_and_the_width_of_a_column(tmp_path: Path) -> None:
     pytest.importorskip("kaleido", reason="kaleido is not installed")
-    plots.save(for_paper(figures()["distance"]), tmp_path / "figure.pdf")
+    plots.save(for_paper(FIGURES["distance"]()), tmp_path / "figure.pdf")
     assert record_in(tmp_path / "figure.pdf")["made_with"] == acts().record
     data = (tmp_path / "figure.pdf").read_bytes()
     assert b"FontFile" in data

@@ -130,12 +130,9 @@ def test_layers_are_tiles_of_one_picture_in_reading_order(count: int, across: in
     (frame,) = figure.layout.shapes
     assert (frame.x0, frame.y0) == (labels[-1].x, labels[-1].y)
     assert (frame.x1 - frame.x0, frame.y1 - frame.y0) == (GRID[1], GRID[0])
-    assert not plots.token_film(layers, names=names, selected=None).layout.shapes
-
-
-def test_a_film_keeps_the_shape_of_patches() -> None:
-    figure = plots.token_film(components()[None], names=["layer 1"], selected=None, aspect=1.5)
-    assert figure.layout.yaxis.scaleratio == 1.5
+    of_wide_patches = plots.token_film(layers, names=names, selected=None, aspect=1.5)
+    assert not of_wide_patches.layout.shapes
+    assert of_wide_patches.layout.yaxis.scaleratio == 1.5
 
 
 # --- scatter ------------------------------------------------------------------------------------
@@ -223,14 +220,10 @@ def test_the_query_has_a_box(query: int, place: tuple[float, float]) -> None:
     assert box.marker.color == plots.QUERY
 
 
-def test_axes_name_their_component_and_its_variance() -> None:
-    layout = scatter().layout
-    assert layout.xaxis.title.text == "component 2 (40 % of the variance)"
-    assert layout.yaxis.title.text == "component 3 (12 % of the variance)"
-
-
-def test_patches_at_one_place_have_axes() -> None:
+def test_axes_name_their_component_and_patches_at_one_place_have_axes() -> None:
     figure = scatter(np.zeros((12, 2)))
+    assert figure.layout.xaxis.title.text == "component 2 (40 % of the variance)"
+    assert figure.layout.yaxis.title.text == "component 3 (12 % of the variance)"
     assert np.isfinite([*figure.layout.xaxis.range, *figure.layout.yaxis.range]).all()
     assert figure.layout.xaxis.range[0] < 0 < figure.layout.xaxis.range[1]
 
@@ -260,15 +253,13 @@ def test_what_is_only_long_has_a_ring() -> None:
     assert alt(figure).endswith("1 outlier: row 1, column 4; 1 large one: row 3, column 2.")
 
 
-def test_no_outlier_is_said() -> None:
-    norms = np.full(GRID, 3.0)
-    figure = plots.token_norms(norms, norms > 5, IMAGE, crop=CROP, query=(0, 0))
-    assert len(figure.data[1].x) == 0
-    assert alt(figure).endswith("no outlier.")
-
-
-def test_many_outliers_are_counted_and_not_all_named() -> None:
-    figure = plots.token_norms(np.ones(GRID), np.ones(GRID, bool), IMAGE, crop=CROP, query=None)
-    assert alt(figure).count("row ") == 1 + 5
-    assert "12 outliers: " in alt(figure)
-    assert alt(figure).endswith("; ….")
+def test_no_outlier_is_said_and_many_are_not_all_named() -> None:
+    none, many = (
+        plots.token_norms(np.ones(GRID), np.full(GRID, mark), IMAGE, crop=CROP, query=None)
+        for mark in (False, True)
+    )
+    assert len(none.data[1].x) == 0
+    assert alt(none).endswith("no outlier.")
+    assert alt(many).count("row ") == 1 + 5
+    assert "12 outliers: " in alt(many)
+    assert alt(many).endswith("; ….")

@@ -145,12 +145,8 @@ class Visitor:
 
     def turn_to(self, page: str) -> "Visitor":
         """Turn to another page by its name, as a click on the navigation does, and wait for it."""
-        return self.go_to(page).run()
-
-    def go_to(self, page: str) -> "Visitor":
-        """The same without asking for it."""
         self._page, self._name = self._pages[page], page
-        return self
+        return self.run()
 
     def download(self, label: str) -> bytes:
         """Press a button whose file is made on demand; returns the file."""

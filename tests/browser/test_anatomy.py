@@ -1,4 +1,4 @@
-"""The page Anatomy in a real browser: what it works out is what the capture holds."""
+"""The page Anatomy in a real browser: its steps are walked, and what is chosen is told."""
 
 import re
 from collections.abc import Callable
@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from app_server import Server
-
-from vitviz import capture, load_model
-from vitviz.app.shared import pictures
 
 try:
     from playwright.sync_api import expect
@@ -18,7 +15,6 @@ except ImportError:
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PHOTO = "canvas[data-part=photo]"
 SAID = "[data-part=say]"
 ITEMS = "[data-part=items]"
 
@@ -33,50 +29,6 @@ def settle(page: "Page") -> None:
     """Wait until the server has answered to all."""
     page.wait_for_timeout(400)  # what is committed is sent after a while
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
-
-
-def share_on_screen(page: "Page") -> str:
-    (share,) = re.findall(r"softmax over \d+ keys = ([\d.]+ %)", page.locator(ITEMS).inner_text())
-    return str(share)
-
-
-def written(share: float) -> str:
-    """Two significant digits of a share in per cent."""
-    value = 100 * share
-    digits = max(0, 1 - int(f"{value:e}".partition("e")[2]))
-    return f"{value:.{digits}f} %"
-
-
-def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
-    page: "Page", server: Server
-) -> None:
-    model = load_model("vitviz_things200")
-    acts = capture(model, pictures.sample(pictures.DEFAULT).image)
-    arrive(page, server, "?step=scores&layer=3&head=2")
-    attention, cols = acts.attention(2)[1], acts.grid[1]
-    key = 1 + int(attention[0, 1:].argmax())
-    assert share_on_screen(page) == written(attention[0, key])
-    photo = page.locator(PHOTO)
-    box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
-    assert box is not None
-    width, height = pictures.sample(pictures.DEFAULT).image.size
-    x = (left + 2.5 / cols * (right - left)) / width * box["width"]
-    y = (top + 4.5 / acts.grid[0] * (bottom - top)) / height * box["height"]
-    photo.click(position={"x": x, "y": y})  # the middle of the patch in row 5, column 3
-    page.mouse.move(2, 2)
-    query = 1 + 4 * cols + 2
-    key = 1 + int(attention[query, 1:].argmax())
-    expect(page.locator("[data-part=names]")).to_contain_text("row 5 column 3")
-    assert share_on_screen(page) == written(attention[query, key])
-    settle(page)
-    expect(page).to_have_url(re.compile(r"query=5\.3"))
-    page.locator(".anatomy").press("ArrowRight")
-    expect(page.locator("[data-part=names]")).to_contain_text("row 5 column 4")
-    key = 1 + int(attention[query + 1, 1:].argmax())
-    assert share_on_screen(page) == written(attention[query + 1, key])
-    for letter, layer in (("n", 4), ("p", 3)):
-        page.locator(".anatomy").press(letter)
-        expect(page.locator("[data-part=sideTitle]")).to_contain_text(f"Layer {layer} ")
 
 
 def test_it_opens_on_the_first_of_nine_steps_and_plays_and_each_key_is_a_box_further_or_back(
@@ -118,4 +70,11 @@ def test_it_opens_on_the_first_of_nine_steps_and_plays_and_each_key_is_a_box_fur
     page.keyboard.press("Shift+Space")
     expect(page.locator(SAID)).to_have_text(seen[-1])
     assert last not in seen
+
+    page.locator(".card").nth(6).click()
+    page.locator(".anatomy").press("ArrowRight")  # from the middle
+    expect(page.locator("[data-part=names]")).to_contain_text("row 9 column 10")
+    page.locator(".anatomy").press("p")
+    expect(page.locator("[data-part=sideTitle]")).to_contain_text("Layer 5 ")
     settle(page)
+    expect(page).to_have_url(re.compile(r"layer=5&query=9\.10&step=scores"))

@@ -11,13 +11,14 @@ from test_anatomy_map import blue_first_or_grey
 
 import vitviz
 from vitviz import Activations
-from vitviz.plots.template import KEY, QUERY
+from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.web import anatomy
 from vitviz.web.report import components
 
 from .sources import open_sources
-from .test_anatomy_pictures import SVG, colours, limit_of
-from .test_token_map import as_pixels, near
+from .test_token_map import SVG, as_pixels, near
+from .walk import saved as save
+from .walk import written
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -36,7 +37,13 @@ def acts() -> Activations:
 @pytest.fixture
 def shown(page: "Page", acts: Activations) -> "Page":
     made = components.anatomy(
-        example(MODEL), picture(), acts, "x", layer=LAYER, head=HEAD, query=TOKEN
+        example(MODEL),
+        picture(),
+        acts,
+        acts.provenance,
+        layer=LAYER,
+        head=HEAD,
+        query=TOKEN,
     )
     page.emulate_media(reduced_motion="reduce")
     open_sources(page, "anatomy", made)
@@ -70,6 +77,29 @@ def saved(page: "Page") -> ElementTree.Element:
 
 def numbers_of(node: ElementTree.Element, *names: str) -> list[float]:
     return [float(node.get(name) or 0) for name in names]
+
+
+def texts_of(svg: ElementTree.Element) -> list[str]:
+    return ["".join(one.itertext()).replace("\u00a0", " ") for one in svg.iter(f"{SVG}text")]
+
+
+def bars_of(svg: ElementTree.Element, side: str) -> np.ndarray:
+    """One side of each bar that is drawn."""
+    bars = [one for one in svg.iter(f"{SVG}rect") if one.get("class") == "bar"]
+    return np.array([numbers_of(bar, side)[0] for bar in bars])
+
+
+def colours(values: np.ndarray, limit: float) -> np.ndarray:
+    """Of signed numbers from -limit to limit."""
+    table = np.frombuffer(bytes.fromhex(colour_table(True)), np.uint8).reshape(256, 3)
+    places = np.clip(0.5 + values / limit / 2, 0, 1)
+    return table[np.floor(255 * places + 0.5).astype(int)].astype(int)
+
+
+def limit_of(*strips: np.ndarray) -> float:
+    """What nearly all of the numbers of each strip lie within, as in the browser."""
+    sizes = [np.sort(np.abs(values)) for values in strips]
+    return float(max(one[int(0.98 * (len(one) - 1))] for one in sizes))
 
 
 def names_of(page: "Page") -> dict[str, str]:
@@ -177,31 +207,6 @@ def test_the_charts_number_the_layers_and_mark_the_one_that_is_open(
         assert chart["legend"] == [list(pair) for pair in zip(chart["styles"], called, strict=True)]
 
 
-def test_the_numbers_on_the_page_are_those_of_the_chosen_head_and_token(
-    shown: "Page", acts: Activations
-) -> None:
-    go(shown, "qkv")
-    names = shown.locator(f"{ITEMS} canvas").evaluate_all(
-        "all => all.map((canvas) => canvas.getAttribute('aria-label'))"
-    )
-    for name, letter, values in zip(
-        names[1:], "qkv", (acts.queries(LAYER), acts.keys(LAYER), acts.values(LAYER)), strict=True
-    ):
-        label, _, begins = name.partition("; it begins with ")
-        assert label.startswith(f"{letter}, head {HEAD + 1}: ")
-        found = [float(number.replace("−", "-")) for number in begins.split(", ")]
-        np.testing.assert_allclose(found, values[HEAD, TOKEN, :3], rtol=6e-3)
-    for digit in "41":
-        shown.locator("[data-part=photo]").press(digit)
-        go(shown, "qkv")
-        name = shown.locator(f"{ITEMS} canvas").nth(1).get_attribute("aria-label") or ""
-        assert name.startswith(f"q, head {digit}: ")
-    shown.locator("[data-part=photo]").press(str(HEAD + 1))
-    go(shown, "scores")
-    key = PREFIX + int(acts.attention(LAYER)[HEAD, TOKEN, PREFIX:].argmax())
-    assert names_of(shown) == {"query": place(TOKEN), "key": place(key)}
-
-
 def test_a_click_on_a_bar_chooses_its_key(shown: "Page") -> None:
     go(shown, "scores")
     bars = shown.locator(f"{ITEMS} canvas[aria-label^=softmax]")
@@ -249,8 +254,11 @@ def test_the_pointer_and_the_keys_choose_the_token_that_they_point_at(
     photo.press("Escape")
     assert names_of(shown)["query"] == "CLS"
     assert shown.locator("[data-part=sideTitle]").inner_text().startswith(f"Layer {LAYER + 1} ")
-    menus = shown.locator("[data-part=menus] option:checked").all_inner_texts()
-    assert menus == [f"layer {LAYER + 1} of 3", f"head {HEAD + 1} of 4"]
+    for head in (HEAD + 1, 4, 1):
+        photo.press(str(head))
+        wait_for_frame(shown)
+        menus = shown.locator("[data-part=menus] option:checked").all_inner_texts()
+        assert menus == [f"layer {LAYER + 1} of 3", f"head {head} of 4"]
 
 
 def test_what_is_drawn_has_the_colour_of_its_number_and_marks_what_was_chosen(
@@ -382,3 +390,51 @@ def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
     page.locator("[data-part=photo]").press("Escape")  # to the token in the middle
     wait_for_frame(page)
     assert marked("query") == [2 * 3 + 1]
+
+
+def test_scene_answer_and_chart_are_saved_with_the_numbers_of_the_capture(
+    shown: "Page", acts: Activations
+) -> None:
+    go(shown, "scores")
+    shares = acts.attention(LAYER)[HEAD, TOKEN]
+    key = PREFIX + int(shares[PREFIX:].argmax())
+    q, k = acts.queries(LAYER)[HEAD, TOKEN], acts.keys(LAYER)[HEAD, key]
+    scores = anatomy.head_scores(acts, LAYER, HEAD)[1][TOKEN]
+    assert shown.evaluate("component.drawing().title").endswith("layer 3, row 3 column 5")
+    svg = saved(shown)
+    images = [one.get("href") or "" for one in svg.iter(f"{SVG}image")]
+    strips = [as_pixels(one) for one in images if "image/png" in one]
+    step = 2 * np.abs(np.diff(colours(np.linspace(-1, 1, 256), 1), axis=0)).max()
+    limits = limit_of(q, k), limit_of(q, k), limit_of(q * k)
+    for drawn, values, limit in zip(strips, (q, k, q * k), limits, strict=True):
+        np.testing.assert_allclose(drawn[0], colours(values, limit), atol=step)
+    said = f"softmax over 26 keys = {written(float(shares[key]))}"
+    assert said in " ".join(texts_of(svg))
+    fills = {"".join(one.itertext()): one.get("fill") for one in svg.iter(f"{SVG}text")}
+    for role, token, fill in (("query", TOKEN, "#006b80"), ("key", key, "#b4005f")):  # as on page
+        (found,) = (words for words in fills if words.startswith(f"{role} row "))
+        assert (found.replace("\u00a0", " "), fills[found]) == (f"{role} {place(token)}", fill)
+    heights = bars_of(svg, "height")
+    of_scores, of_shares = heights[:26], heights[27:53]  # each with the marked one after it
+    sizes = np.abs(scores)
+    np.testing.assert_allclose(of_scores / of_scores.max(), sizes / sizes.max(), atol=1e-5)
+    np.testing.assert_allclose(of_shares / 66, shares / shares.max(), atol=1e-5)
+    assert len([one for one in svg.iter(f"{SVG}rect") if one.get("stroke") == QUERY]) == 1
+
+    go(shown, "head")
+    answer = saved(shown)
+    assert acts.probabilities is not None
+    order = np.argsort(-acts.probabilities)[:5]
+    widths, best = bars_of(answer, "width"), acts.probabilities[order]
+    np.testing.assert_allclose(widths / widths[0], best / best[0], atol=1e-4)
+    assert all(acts.output_names[index] in " ".join(texts_of(answer)) for index in order)
+
+    go(shown, "picture")
+    menu = shown.locator(".side .save-menu").first
+    name, file = save(shown, menu, "SVG, with title")
+    assert name == "vitviz_residual_stream_z_by_layer.svg"
+    chart = ElementTree.fromstring(file)
+    assert len([*chart.iter(f"{SVG}circle")]) == 2 * (acts.depth + 1)
+    words = " ".join(texts_of(chart))
+    assert "mean of patches" in words
+    assert acts.provenance in words

@@ -14,7 +14,7 @@ from vitviz.app.pages import PAGES
 from vitviz.text import glossary
 from vitviz.text.lessons import LESSONS, lesson_link
 
-from .axe import expect_no_violation
+from .axe import ONE_FOR_ALL, expect_no_violation
 from .conftest import HEIGHT, WIDTH, Scheme, Server, watched
 from .golden import PATIENCE, expect_to_look
 from .readable import expect_to_be_seen_and_read
@@ -223,8 +223,10 @@ TOP = """() => {
 }"""
 
 
+@only(ONE_FOR_ALL)
 @pytest.mark.parametrize("look", DARK[:1], ids=str)
 def test_axe_finds_nothing_in_the_dark(name: str, look: Look, screen: "Page") -> None:
+    """Of the other pages, each text stands out in the dark: see below."""
     expect_no_violation(screen, name)
 
 
@@ -268,43 +270,6 @@ def expect_the_figure_first(page: "Page", name: str, look: Look) -> None:
         page.wait_for_timeout(200)
 
 
-def test_axe_finds_nothing_in_the_light(name: str, screen: "Page") -> None:
-    expect_no_violation(screen, name)
-
-
-def saved(page: "Page") -> list[str]:
-    """The lines of the first file that the page offers. A click on a button that is just drawn anew
-    is lost, on a busy machine even after the server is done: it is then made again, as one would.
-    """
-    from playwright.sync_api import TimeoutError
-
-    def clicked(seconds: float) -> list[str]:
-        with page.expect_download(timeout=1000 * seconds) as download:
-            page.get_by_role("button", name="CSV").first.click()
-        return Path(download.value.path()).read_text(encoding="utf-8-sig").splitlines()
-
-    settled(page)
-    try:
-        return clicked(5)
-    except TimeoutError:
-        return clicked(30)
-
-
-def line(page: "Page") -> str:
-    return page.locator(PROVENANCE).inner_text()
-
-
-def test_it_gives_its_numbers_under_its_provenance(screen: "Page") -> None:
-    page = screen
-    assert page.get_by_role("button", name="CSV").count() == 0
-    page.get_by_text("Data", exact=True).click()
-    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
-    assert saved(page)[0] == f"# {line(page)}"
-    page.get_by_text("Data", exact=True).click()
-    until(page, lambda: page.get_by_role("button", name="CSV").count() == 0)
-    settled(page)
-
-
 def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
     page = screen
     wanted: set[str] = set(page.evaluate(CONTROLS))
@@ -318,77 +283,24 @@ def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
     assert wanted <= reached
 
 
+def test_axe_finds_nothing_in_the_light(name: str, screen: "Page") -> None:
+    expect_no_violation(screen, name)
+
+
 @only("attention")
-def test_data_that_is_open_stays_open_and_follows_the_layer(screen: "Page") -> None:
+def test_it_gives_its_numbers_under_its_provenance(screen: "Page") -> None:
     page = screen
+    assert page.get_by_role("button", name="CSV").count() == 0
     page.get_by_text("Data", exact=True).click()
-    before = saved(page)
-    page.locator(".st-key-layer input").press("ArrowLeft")
-    until(page, lambda: "layer 5 of 6" in line(page))
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
     settled(page)
-    after = saved(page)
-    assert after[0] == f"# {line(page)}"
-    assert after[3] == before[3]  # the headings
-    assert after[4:] != before[4:]
-    page.locator(".st-key-layer input").press("ArrowRight")
-    until(page, lambda: "layer 6 of 6" in line(page))
-    settled(page)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").first.click()
+    lines = Path(download.value.path()).read_text(encoding="utf-8-sig").splitlines()
+    assert lines[0] == f"# {page.locator(PROVENANCE).inner_text()}"
     page.get_by_text("Data", exact=True).click()
     until(page, lambda: page.get_by_role("button", name="CSV").count() == 0)
     settled(page)
-
-
-@only("attention")
-def test_photo_and_map_grow_with_the_window_and_type_does_not(screen: "Page") -> None:
-    page = screen
-    label = "main .distance text"
-    widths, types = [], []
-    for width, height in ((1280, 720), (1440, 900), (1920, 1080)):
-        resized(page, width, height)
-        photo, drawn = (box(page, f"main canvas[data-part={part}]") for part in ("photo", "map"))
-        assert photo["width"] == pytest.approx(drawn["width"])
-        widths.append(photo["width"])
-        types.append(box(page, label)["bottom"] - box(page, label)["top"])
-    assert widths[0] > 320
-    assert widths[2] > 1.3 * widths[1] > 1.3 * widths[0]
-    assert types == pytest.approx([types[0]] * 3)
-    resized(page, 1280)
-    show_as_presenter(page, True)
-    until(page, lambda: box(page, "main canvas[data-part=photo]")["width"] > 1.05 * widths[0])
-    show_as_presenter(page, False)
-
-
-@pytest.mark.parametrize("name", ["classify", "distance", "filters"], indirect=True)
-def test_pictures_of_charts_grow_with_the_window_and_type_does_not(screen: "Page") -> None:
-    page = screen
-    heights, photos, types = [], [], []
-    for width, height in ((1280, 720), (1440, 900), (1920, 1080)):
-        resized(page, width, height)
-        chart = page.locator(".st-key-stage .stPlotlyChart:has(.imagelayer image)").first
-        shown: Any = chart.bounding_box()
-        heights.append(shown["height"])
-        photo: Any = chart.locator(".imagelayer image").first.bounding_box()
-        photos.append(photo["width"])
-        label = box(page, "main .stPlotlyChart :is(.ytick, .xtick, .textpoint) text")
-        types.append(label["bottom"] - label["top"])
-    assert heights[2] > 1.2 * heights[1] > 1.2 * heights[0]
-    assert photos[2] > 1.2 * photos[1] > 1.2 * photos[0]
-    assert types == pytest.approx([types[0]] * 3)
-
-
-@only("attention")
-def test_parts_stand_under_one_another_where_there_is_no_room(screen: "Page") -> None:
-    page = screen
-    photo, shown, heads = (f"main [data-part={part}]" for part in ("photo", "map", "strip"))
-    resized(page, 1280)
-    assert box(page, shown)["left"] > box(page, photo)["right"]
-    assert box(page, heads)["top"] > box(page, shown)["bottom"]
-    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth).length"
-    assert page.locator(f"{heads} button").evaluate_all(cut) == 0
-    resized(page, 390)
-    assert box(page, shown)["top"] > box(page, photo)["bottom"]
-    assert box(page, heads)["top"] > box(page, shown)["bottom"]
-    assert box(page, photo)["width"] > 240
 
 
 @only("classify")
@@ -463,18 +375,15 @@ UNCUT = """tip => { const box = tip.getBoundingClientRect();
     && at(box.left + 3, box.top + 3) && at(box.right - 3, box.bottom - 3); }"""
 
 
-def test_everything_is_larger_by_a_quarter_for_a_presenter(screen: "Page") -> None:
+def test_everything_is_larger_by_a_quarter_for_a_presenter_and_fits(
+    name: str, screen: "Page"
+) -> None:
     before = screen.evaluate(SIZES)
     show_as_presenter(screen, True)
+    screen.evaluate(TOP)
     after = screen.evaluate(SIZES)
     assert {part: size and 1.25 * size for part, size in before.items()} == pytest.approx(after)
-
-
-@pytest.mark.parametrize("look", [PRESENTED], ids=str)
-def test_it_fits_the_window_and_looks_as_it_should_for_a_presenter(
-    name: str, look: Look, screen: "Page"
-) -> None:
-    expect_to_fit(screen, name, look)
+    expect_to_fit(screen, name, PRESENTED)
 
 
 @pytest.mark.parametrize(("lesson", "step"), [(1, 2), (3, 2), (6, 2)])

@@ -17,15 +17,14 @@ import pytest
 from app_server import free_port
 from examples import example, picture
 
-from vitviz import Activations, capture, load_model
+from vitviz import capture, load_model
 from vitviz.common.files import assets
 from vitviz.web.token_map import script
 
-from .test_anatomy import written
-from .walk import until
+from .walk import middle_of, until, written
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, FrameLocator, Locator, Page, Position
+    from playwright.sync_api import Browser, FrameLocator, Page
 
 PHOTO = assets() / "samples" / "dog.jpg"
 CELLS = (  # two views of one picture; each is shown, asked for what is chosen in it, and set
@@ -220,13 +219,3 @@ def test_python_and_the_pointer_choose_in_the_same_map_and_in_the_same_anatomy(
         photo.click(position=middle_of(photo, acts, 4, 2))
         photo.hover(position={"x": 2, "y": 2})  # outside of what the model saw
         found.get_by_text(said(3, 1 + 4 * 16 + 2)).wait_for()
-
-
-def middle_of(photo: "Locator", acts: Activations, row: int, col: int) -> "Position":
-    """The middle of a patch on a canvas of the picture."""
-    box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
-    assert box is not None
-    (rows, cols), (width, height) = acts.grid, acts.picture_size
-    x = (left + (col + 0.5) / cols * (right - left)) / width
-    y = (top + (row + 0.5) / rows * (bottom - top)) / height
-    return {"x": x * box["width"], "y": y * box["height"]}

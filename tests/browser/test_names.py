@@ -123,7 +123,8 @@ def test_no_name_is_markup_in_a_report_or_a_profile(
     for file in (report, page_of_profile):
         with watched(browser, online=False) as page:
             page.goto(file.as_uri())
-            page.wait_for_timeout(3000)
+            page.locator(".main-svg").last.wait_for()
+            page.wait_for_timeout(500)  # the rest is drawn a little later
             seen = text(page)
             assert folders[1].name in seen
             if file == report:

@@ -7,6 +7,8 @@ from examples import example, picture
 
 from vitviz.profiling import profile
 
+from .conftest import watched
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -15,16 +17,12 @@ def test_the_page_of_a_profile_makes_no_request(tmp_path: Path, browser: "Browse
     pictures = [picture(seed=seed) for seed in range(6)]
     profile(example("plain"), pictures, labels=[0, 1, 2, 3, 4, 0], out=tmp_path)
     address = (tmp_path / "profile.html").as_uri()
-    asked: list[str] = []
-    failed: list[str] = []
-    page = browser.new_page()
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: failed.append(str(error)))
-    page.goto(address)
-    figures = page.locator("figure")
-    assert figures.count() > 10
-    for number in range(figures.count()):
-        figures.nth(number).locator(".main-svg").first.wait_for()
-    page.close()
-    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [address]
-    assert failed == []
+    with watched(browser, online=False) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        figures = page.locator("figure")
+        assert figures.count() > 10
+        for number in range(figures.count()):
+            figures.nth(number).locator(".main-svg").first.wait_for()
+        assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [address]

@@ -1,8 +1,7 @@
-"""What the app promises: links, no message on hover, the keyboard."""
+"""What the app promises: how it opens, no message on hover, and the keyboard."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 from app_server import Server
 
@@ -13,50 +12,30 @@ from .walk import opened, reading, settled, turn, until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-# --- links --------------------------------------------------------------------------------------
+LOOKS = """window.looks = new Set();
+(function look() {
+  const main = document.querySelector(".stMainBlockContainer");
+  const title = document.querySelector("h1");
+  if (main) looks.add(`room ${getComputedStyle(main).paddingTop}`);
+  if (title) looks.add(`title ${Math.round(title.getBoundingClientRect().y)}`);
+  requestAnimationFrame(look);
+})();"""
 
 
-def chosen(page: "Page") -> tuple[str, str]:
-    """The layer and the query in the address."""
-    settings = dict(parse_qsl(urlsplit(page.url).query))
-    return settings.get("layer", ""), settings.get("query", "")
-
-
-def chosen_by_keys(page: "Page") -> tuple[str, str, str]:
-    """Another layer and query are chosen: the link, what the map says and the line below."""
-    layer, query = chosen(page)
-    page.locator("main canvas[data-part=photo]").focus()
-    for key in ("p", "p", "ArrowUp", "ArrowRight"):
-        page.keyboard.press(key)
-    until(page, lambda: chosen(page)[0] != layer and chosen(page)[1] != query)
-    settled(page)
-    return page.url, reading(page), page.locator(".st-key-provenance").inner_text()
-
-
-def expect_shown(page: "Page", link: str, said: str, line: str) -> None:
-    """What a link shows in a browser that knows nothing of what was chosen."""
-    page.evaluate("localStorage.clear(); sessionStorage.clear()")
-    page.goto("about:blank")
-    page.goto(link)
-    page.locator(".st-key-provenance").wait_for()
-    settled(page)
-    until(page, lambda: reading(page) == said)
-    assert page.url == link
-    assert page.locator(".st-key-provenance").inner_text() == line
-
-
-def test_a_copied_link_shows_the_same(page: "Page", server: Server) -> None:
-    opened(page, server, "attention")
-    shown = [chosen_by_keys(page)]
-    for name in ("rollout", "tokens"):
-        turn(page, name)
-        shown.append(chosen_by_keys(page))
-    assert len({said for _, said, _ in shown}) == len(shown)
-    for link, said, line in shown:
-        expect_shown(page, link, said, line)
-
-
-# --- answers ------------------------------------------------------------------------------------
+def test_it_opens_on_the_first_page_without_a_click_and_nothing_is_drawn_before_its_style(
+    visit: Callable[[], "Page"], server: Server
+) -> None:
+    """Looked at in every frame, from the first."""
+    page = visit()
+    page.add_init_script(LOOKS)
+    opened(page, server, "")
+    looks: list[str] = page.evaluate("[...looks]")
+    assert sorted(look.split()[0] for look in looks) == ["room", "title"], looks
+    page.locator("h1").get_by_text(PAGES["anatomy"].heading, exact=True).wait_for()
+    cards = page.locator("main .card canvas")  # the last of nine names the class
+    draw = "all => all.map((canvas) => canvas.toDataURL())"
+    until(page, lambda: len({*cards.evaluate_all(draw)}) == 8)
+    assert page.locator(".st-key-provenance").inner_text().startswith("vitviz_things200 (ViT, ")
 
 
 def frames_of(page: "Page") -> dict[str, list[int]]:
@@ -102,9 +81,6 @@ def test_hover_sends_nothing_a_click_one_small_message_and_unwanted_animation_st
     assert button.evaluate(lasting) != "0s"
     page.emulate_media(reduced_motion="reduce")
     assert button.evaluate(lasting) == "0s"
-
-
-# --- for everyone -------------------------------------------------------------------------------
 
 
 def test_keys_are_heard_where_the_focus_is_elsewhere_and_on_pages_with_a_map_alone(

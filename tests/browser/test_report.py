@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import timm
 from app_server import Server
@@ -26,8 +25,7 @@ from vitviz.web import anatomy_map, report, token_map
 from vitviz.web.report import CapturedPicture, components
 
 from .conftest import watched
-from .test_anatomy import written
-from .walk import open_menu, turn
+from .walk import middle_of, open_menu, turn, written
 from .walk import opened as opened_app
 
 if TYPE_CHECKING:
@@ -68,8 +66,11 @@ def opened(file: Path, browser: "Browser") -> Iterator[Opened]:
     context.close()
 
 
-def test_it_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) -> None:
+def test_it_is_drawn_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) -> None:
     page, asked, wrong = opened
+    figures = page.locator(".js-plotly-plot")
+    assert figures.count() == page.locator(".js-plotly-plot:has(.main-svg)").count() == 11
+    assert file.stat().st_size < 8e6
     assert asked == [file.as_uri()]
     assert not wrong
     assert page.get_by_text("Scripts draw the figures of this file").is_hidden()
@@ -97,10 +98,6 @@ def test_a_component_is_the_module_of_the_app_byte_for_byte(file: Path, componen
     assert f'<script type="module">{component.script()}' in text
 
 
-def test_it_is_no_larger_than_it_may_be(file: Path) -> None:
-    assert file.stat().st_size < 8e6
-
-
 def test_the_map_is_live_and_its_numbers_are_those_of_the_capture(
     opened: Opened, acts: Activations
 ) -> None:
@@ -119,33 +116,6 @@ def test_the_map_is_live_and_its_numbers_are_those_of_the_capture(
     page.keyboard.press("p")  # the layer before, of the component that has the focus
     page.locator(".sections h4", has_text="layer 5, head 3").wait_for()
     assert strongest(4, 2, 0) in str(map_.get_attribute("aria-label"))
-
-
-def test_the_figures_hold_the_numbers_of_the_capture(opened: Opened, acts: Activations) -> None:
-    page, _, _ = opened
-    heat: list[Any] = page.evaluate(
-        """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
-          plot.calcdata.filter(([first]) => first.trace.type === "heatmap")
-            .map(([first]) => first.z.map((row) => [...row])))"""
-    )
-    offsets, rollout, norms, *_ = (np.array(one, float) for one in heat)
-    wanted = inspection.offset_attention(acts, layer=5)[0]
-    np.testing.assert_allclose(offsets, 100 * wanted, rtol=1e-5)
-    found = 100 * inspection.attention_rollout(acts)[1:].reshape(acts.grid)
-    np.testing.assert_allclose(rollout, found, rtol=1e-5)
-    np.testing.assert_allclose(norms, inspection.token_norms(acts)[0], rtol=1e-5)
-    bars = page.evaluate(
-        """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
-          plot.calcdata.filter(([first]) => first.trace.type === "bar")
-            .map((bars) => bars.map(({ s }) => s)))"""
-    )
-    assert acts.probabilities is not None
-    best = np.sort(acts.probabilities)[::-1][:5]
-    assert sorted(bars[0], reverse=True) == pytest.approx(100 * best, rel=1e-4)
-    words = page.locator("body").inner_text()
-    assert acts.provenance in words
-    assert hashlib.sha256(PHOTO.read_bytes()).hexdigest() in words
-    assert f"vitviz {vitviz.__version__}" in words
 
 
 def test_each_figure_in_the_file_is_that_of_the_capture(file: Path, acts: Activations) -> None:
@@ -205,11 +175,7 @@ def test_anatomy_is_live_with_the_numbers_of_the_capture_and_says_what_the_file_
     anatomy.locator("select[aria-label=Head]").select_option("3")
     items.get_by_text(said(3, 0)).wait_for()
     photo = anatomy.locator("canvas[data-part=photo]")
-    box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
-    assert box is not None
-    x = (left + 2.5 / 16 * (right - left)) / acts.picture_size[0] * box["width"]
-    y = (top + 4.5 / 16 * (bottom - top)) / acts.picture_size[1] * box["height"]
-    photo.click(position={"x": x, "y": y})
+    photo.click(position=middle_of(photo, acts, 4, 2))
     photo.hover(position={"x": 2, "y": 2})  # outside of what the model saw
     items.get_by_text(said(3, 1 + 4 * 16 + 2)).wait_for()
     open_layers = anatomy.locator("select[aria-label=Layer] option:not([disabled])")
@@ -234,12 +200,6 @@ def test_equations_are_drawn_by_the_browser(opened: Opened) -> None:
     names = "maths => maths.flatMap((one) => [...one.querySelectorAll('*')].map((e) => e.tagName))"
     known = {*("mrow", "mi", "mo", "mn", "mtext", "mspace", "mstyle", "msqrt", "mfrac", "mover")}
     assert set(drawn.evaluate_all(names)) <= known | {"msub", "msup", "msubsup", "munder"}
-
-
-def test_it_says_what_it_leaves_out(opened: Opened) -> None:
-    page, _, _ = opened
-    words = page.locator("body").inner_text()
-    assert "Experiments, which run the model again, are not in it" in words
 
 
 def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
@@ -318,23 +278,12 @@ def test_a_page_offers_the_report_and_that_of_compare_holds_both_sides(
         other.locator("body[data-ready]").wait_for(state="attached")
         assert other.locator(".anatomy").count() == other.locator(".token-map").count() == 2
         words = other.locator("body").inner_text()
+        assert "their correlation is" in words
         untrained = vitviz.load_model(MODEL, pretrained=False)
-        for model in (vitviz.load_model(MODEL), untrained):
-            assert model.provenance in words
-        random = vitviz.capture(untrained, PHOTO)
-        (found,) = re.findall(r"their correlation is (-?[\d.]+)\.", words)
-        first, second = (one.attention(5)[0, 0, 1:] for one in (acts, random))
-        assert float(found) == pytest.approx(np.corrcoef(first, second)[0, 1], abs=0.005)
         drawn = other.locator("canvas[data-part=map]")
-        for which, one in enumerate((acts, random)):
+        for which, one in enumerate((acts, vitviz.capture(untrained, PHOTO))):
+            assert one.provenance in words
             shares = one.attention(5)[0, 0, 1:]
             row, col = divmod(int(shares.argmax()), one.grid[1])
             said = f"strongest key row {row + 1} column {col + 1}, "
             assert said in str(drawn.nth(which).get_attribute("aria-label"))
-        (heat, *_) = other.evaluate(
-            """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
-              plot.calcdata.filter(([first]) => first.trace.type === "heatmap")
-                .map(([first]) => first.z.map((row) => [...row])))"""
-        )
-        difference = random.measure().distance - acts.measure().distance
-        assert sorted(np.ravel(heat)) == pytest.approx(sorted(difference.ravel()), abs=1e-3)

@@ -1,15 +1,18 @@
-"""Pictures from the clipboard and from the camera."""
+"""Pictures from the clipboard, from the camera and from a file."""
 
 import base64
 import io
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from app_server import HERE, Server
 from PIL import Image
 
+from vitviz.app.shared import pictures
+
 from .conftest import noted
-from .walk import opened, turn
+from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -27,6 +30,9 @@ PASTE = """([text, name, type]) => {
 }"""
 
 
+FILE = '[data-testid="stFileUploader"] input[type=file]'
+
+
 def paste(page: "Page", data: bytes, name: str = "image.png", kind: str = "image/png") -> None:
     page.evaluate(PASTE, [base64.b64encode(data).decode(), name, kind])
 
@@ -34,6 +40,11 @@ def paste(page: "Page", data: bytes, name: str = "image.png", kind: str = "image
 def choose(field: "Locator", name: str, data: bytes) -> None:
     """Choose a file, as in the window of the system."""
     field.set_input_files({"name": name, "mimeType": "", "buffer": data})
+
+
+def choose_in_box(page: "Page", name: str, data: bytes) -> None:
+    page.get_by_role("button", name="Your picture").click()
+    choose(page.locator(FILE), name, data)
 
 
 def png(width: int, height: int) -> bytes:
@@ -105,7 +116,6 @@ PASTE_LARGE = """() => {
   clipboardData.items.add(new File([head, bytes], "image.bmp", { type: "image/bmp" }));
   document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
 }"""
-FILE = '[data-testid="stFileUploader"] input[type=file]'
 
 
 def listening(page: "Page", server: Server) -> None:
@@ -132,7 +142,7 @@ def test_a_paste_of_nearly_25_mb_arrives_and_of_other_kinds_is_named(
     assert "from the clipboard" in page.locator(".st-key-provenance").inner_text()
 
 
-@pytest.mark.parametrize("leave", ["Escape", "a click beside", "another page"])
+@pytest.mark.parametrize("leave", ["Escape", "another page"])
 def test_an_upload_goes_on_when_its_box_is_closed(leave: str, page: "Page", server: Server) -> None:
     listening(page, server)
     slow = page.context.new_cdp_session(page)
@@ -140,15 +150,12 @@ def test_an_upload_goes_on_when_its_box_is_closed(leave: str, page: "Page", serv
     rate = {"latency": 5, "downloadThroughput": 4e6, "uploadThroughput": 2e5}
     slow.send("Network.emulateNetworkConditions", {"offline": False, **rate})
     try:
-        page.get_by_role("button", name="Your picture").click()
         with page.expect_request("**/upload_file/**"):
             bitmap = io.BytesIO()
             Image.linear_gradient("L").resize((500, 400)).save(bitmap, "BMP")  # 200 kB: a second
-            choose(page.locator(FILE), "slow.bmp", bitmap.getvalue())
+            choose_in_box(page, "slow.bmp", bitmap.getvalue())
         if leave == "Escape":
             page.keyboard.press("Escape")
-        elif leave == "a click beside":
-            page.mouse.click(640, 700)
         else:
             turn(page, "distance")
         page.locator(FILE).wait_for(state="detached")
@@ -164,11 +171,57 @@ def test_an_upload_that_breaks_off_behind_a_closed_box_is_told(
         listening(page, server)
         asked: list[Route] = []
         page.route("**/upload_file/**", lambda route: asked.append(route))
-        page.get_by_role("button", name="Your picture").click()
         with page.expect_request("**/upload_file/**"):
-            choose(page.locator(FILE), "a.png", png(90, 60))
+            choose_in_box(page, "a.png", png(90, 60))
         page.keyboard.press("Escape")
         page.locator(FILE).wait_for(state="detached")
         asked[0].abort()
         page.get_by_role("alert").get_by_text("The picture did not arrive").wait_for()
         assert "sample: red panda" in page.locator(".st-key-provenance").inner_text()
+
+
+def test_an_upload_has_its_own_maps_on_every_page(page: "Page", server: Server) -> None:
+    pages, sample = ("rollout", "tokens", "attention"), {}
+
+    def maps() -> set[str]:
+        parts = page.locator("main :is(canvas[data-part=photo], canvas[data-part=map])")
+        return {*parts.evaluate_all("all => all.map((canvas) => canvas.toDataURL())")}
+
+    def are_others(than: set[str]) -> bool:
+        return len(maps()) >= len(than) and maps().isdisjoint(than)
+
+    listening(page, server)
+    for name in pages:
+        turn(page, name)
+        page.wait_for_timeout(500)  # the picture is decoded a little later
+        sample[name] = maps()
+    size = pictures.sample(pictures.DEFAULT).size  # of another size, all would be drawn elsewhere
+    choose_in_box(page, "mine.png", png(*size))
+    expect_picture(page, "mine.png")
+    page.keyboard.press("Escape")
+    for name in pages:
+        turn(page, name)
+        expect_picture(page, "mine.png")
+        until(page, partial(are_others, sample[name]))
+
+
+def test_a_file_that_follows_a_bad_one_is_shown_on_another_page(
+    page: "Page", server: Server
+) -> None:
+    listening(page, server)
+    choose_in_box(page, "mine.png", png(300, 200))
+    expect_picture(page, "mine.png")
+    page.keyboard.press("Escape")
+    choose_in_box(page, "text.png", b"no picture")
+    complaint = page.get_by_role("alert").get_by_text("The previous picture is kept.")
+    complaint.wait_for()
+    page.keyboard.press("Escape")
+    turn(page, "tokens")
+    complaint.wait_for()
+    expect_picture(page, "mine.png")
+    choose_in_box(page, "other.png", png(200, 300))
+    expect_picture(page, "other.png")
+    page.keyboard.press("Escape")
+    complaint.wait_for(state="detached")
+    settled(page)
+    expect_picture(page, "other.png")

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -26,6 +25,7 @@ from vitviz.web.token_map import (
 )
 
 from .sources import serve_sources
+from .walk import saved as save
 from .walk import slowness
 
 if TYPE_CHECKING:
@@ -338,35 +338,6 @@ def test_spotlight_keeps_a_quarter_of_the_light(page: "Page", show: Callable[...
     assert np.abs(dark - 120 * (0.25 + 0.75 * 0.5 / 139 / 0.4)).max() <= 3
 
 
-def test_a_column_is_another_map_than_a_row(page: "Page", show: Callable[..., None]) -> None:
-    show(planted(), state={"query": 1 + PEAK[0] * GRID[1] + PEAK[1], "direction": "column"})
-    assert "strongest query row 1 column 1, 40 %" in label(page)
-    assert "need not add up" in text(page, "reading")
-    page.get_by_role("button", name="row: attends to").click()
-    assert "strongest key row 4 column 12, 40 %" in label(page)
-    assert [state["direction"] for state in sent(page)] == ["row"]
-
-
-def test_hover_moves_the_query_and_tells_nobody(page: "Page", show: Callable[..., None]) -> None:
-    show(planted())
-    box = page.locator("canvas[data-part=photo]").bounding_box()
-    assert box
-    scale = box["width"] / SIZE[0]
-    patch = (CROP[2] - CROP[0]) / 14 * scale, (CROP[3] - CROP[1]) / 10 * scale
-    x, y = box["x"] + CROP[0] * scale + 2.5 * patch[0], box["y"] + CROP[1] * scale + 7.5 * patch[1]
-    page.mouse.move(x, y)
-    assert label(page).startswith("query row 8 column 3,")
-    page.mouse.move(box["x"] + 3, box["y"] + 3)  # outside of what the model sees
-    assert label(page).startswith("query CLS,")
-    assert sent(page) == []
-    page.mouse.move(x, y)
-    page.mouse.click(x, y)
-    page.mouse.move(x + 3 * patch[0], y)
-    page.keyboard.press("Escape")
-    page.mouse.move(box["x"], box["y"] + 300)
-    assert [state["query"] for state in sent(page)] == [0]  # one message, of how it ended
-
-
 def middle_of(page: "Page", part: str, row: int, col: int) -> tuple[float, float]:
     """The middle of a patch on the first such canvas, in pixels of the window."""
     box = page.locator(f"canvas[data-part={part}]").first.bounding_box()
@@ -405,6 +376,7 @@ def test_in_the_column_direction_the_token_is_a_key(
     )
     np.testing.assert_allclose(marked, (8 / 14, 4 / 10, 1 / 14, 1 / 10), atol=0.01)
     page.get_by_role("button", name="column: attended to by").click()
+    assert [state["direction"] for state in sent(page)] == ["column"]
     assert text(page, "photoTitle") == "The key: row 5 column 9 · pinned"
     assert text(page, "mapTitle").startswith(TITLES["column"])
     assert label(page).startswith("key row 5 column 9, head 1: strongest query row 1 column 1,")
@@ -441,6 +413,11 @@ def test_a_patch_under_the_pointer_is_a_dashed_key_where_rows_are_read_and_a_gue
 def test_a_pin_is_what_is_left_of_a_preview(page: "Page", show: Callable[..., None]) -> None:
     """Until Esc, and with nothing told to the server but the click and Esc."""
     show(planted())
+    page.mouse.move(*middle_of(page, "photo", 7, 2))
+    assert label(page).startswith("query row 8 column 3,")
+    page.mouse.move(*middle_of(page, "photo", 7, -1))  # outside of what the model sees
+    assert label(page).startswith("query CLS,")
+    assert sent(page) == []
     page.mouse.click(*middle_of(page, "photo", 7, 2))
     assert text(page, "photoTitle") == "The query: row 8 column 3 · pinned"
     assert [state["query"] for state in sent(page)] == [1 + 7 * 14 + 2]
@@ -477,30 +454,6 @@ def test_a_pin_stays_marked_while_another_patch_is_looked_at(
     assert text(page, "photoTitle") == "The query: row 5 column 11 · preview"
     (state,) = sent(page)
     assert state["query"] == 1 + 4 * 14 + 9
-
-
-@pytest.mark.parametrize("direction", ["row", "column"])
-def test_a_click_on_the_map_moves_the_token(
-    direction: str, page: "Page", show: Callable[..., None]
-) -> None:
-    show(planted(), state={"direction": direction})
-    page.mouse.move(*middle_of(page, "map", *PEAK))
-    assert sent(page) == []
-    assert text(page, "reading").startswith("Key" if direction == "row" else "Query")
-    page.mouse.click(*middle_of(page, "map", 2, 3))
-    name = "query" if direction == "row" else "key"
-    assert text(page, "photoTitle") == f"The {name}: row 3 column 4 · pinned"
-    (state,) = sent(page)
-    assert (state["query"], state["pinned"]) == (1 + 2 * 14 + 3, True)
-    assert state["direction"] == direction
-
-
-def test_a_click_on_a_coarser_map_finds_the_patch_of_the_picture(
-    page: "Page", two_kinds: Callable[..., None]
-) -> None:
-    two_kinds(state={"frame": 1})
-    page.mouse.click(*middle_of(page, "map", 3, 10))
-    assert text(page, "photoTitle") == "The query: row 4 column 11 · pinned"
 
 
 OTHERS = """() => {
@@ -574,31 +527,9 @@ def test_a_key_is_answered_by_one_of_two_maps_and_by_none_that_was_closed(
     page.evaluate("show({})")
     assert page.evaluate(prevented.replace("{how}", how)) is True
     assert page.evaluate(frames) == [1, 1]
-
-
-def test_a_key_that_another_component_took_is_left_to_it(
-    page: "Page", show: Callable[..., None]
-) -> None:
-    show(planted(), planted())
     page.evaluate("() => { document.body.onkeydown = (event) => event.preventDefault(); }")
-    page.keyboard.press("n")
-    assert page.evaluate("component.state.frame") == 0
-
-
-def test_keys_choose_query_layer_and_head(page: "Page", show: Callable[..., None]) -> None:
-    show(planted(), planted()[:, ::-1], planted())
-    page.locator("canvas[data-part=photo]").focus()
-    for key in ("n", "n", "n", "p", "2", "9", "ArrowUp", "ArrowUp"):
-        page.keyboard.press(key)
-    (state,) = sent(page)
-    assert (state["frame"], state["head"]) == (1, 1)  # no third head, no fourth layer
-    assert state["query"] == 1 + 4 * 14 + 7  # from the centre up
-    assert state["pinned"]
-    page.keyboard.press("0")
-    page.keyboard.press("Escape")
-    state = sent(page)[-1]
-    assert (state["head"], state["query"], state["pinned"]) == (-1, 0, False)
-    assert "mean: strongest key" in label(page)
+    page.keyboard.press("p")  # another component took it
+    assert page.evaluate(frames) == [1, 1]
 
 
 def test_an_older_answer_of_the_server_changes_nothing(
@@ -706,23 +637,17 @@ def test_smoothed_is_named_so_and_nearest_is_the_default(
     assert np.ptp(drawn(page)[patch], axis=(0, 1)).max() > 20
 
 
-def test_tokens_outside_the_picture_have_cells(page: "Page", show: Callable[..., None]) -> None:
+def test_tokens_outside_the_picture_have_cells_and_without_them_the_mean_of_the_patches_is_asked(
+    page: "Page", show: Callable[..., None]
+) -> None:
     show(planted())
     wait_for_frame(page)
     assert page.locator(".cell").all_inner_texts() == ["to CLS\n10 %"]
-    assert page.get_by_role("button", name="CLS as the query").get_attribute("aria-pressed") == (
-        "true"
-    )
-
-
-def test_without_such_tokens_the_query_is_the_mean_of_the_patches(
-    page: "Page", show: Callable[..., None]
-) -> None:
-    values = planted()[:, 1:, 1:]
-    show(values, state={"query": -1})
-    assert label(page).startswith(
-        "query mean of the patches, head 1: strongest key row 4 column 12"
-    )
+    chosen = page.get_by_role("button", name="CLS as the query")
+    assert chosen.get_attribute("aria-pressed") == "true"
+    show(planted()[:, 1:, 1:], state={"query": -1})
+    said = "query mean of the patches, head 1: strongest key row 4 column 12"
+    assert label(page).startswith(said)
     assert page.locator(".cell").count() == 0
 
 
@@ -808,16 +733,6 @@ def test_many_moves_of_the_pointer_are_one_redraw_and_none_on_the_same_patch(
     assert redraws(page) == []
     page.evaluate(MOVES, [part, points[:1]])
     assert len(redraws(page)) == 1
-
-
-def test_the_query_has_one_colour_everywhere(page: "Page", show: Callable[..., None]) -> None:
-    show(planted(), state={"query": 3, "pinned": True}, queryColour="#12ab34")
-    wait_for_frame(page)
-    marks = page.locator(".tile i").first
-    assert marks.evaluate("mark => getComputedStyle(mark).outlineColor") == "rgb(18, 171, 52)"
-    for part in ("photo", "map"):
-        near = np.abs(drawn(page, part) - (0x12, 0xAB, 0x34)).max(axis=2) <= 2
-        assert near.sum() > 100
 
 
 def test_a_frame_that_is_not_there_yet_is_waited_for(
@@ -921,7 +836,9 @@ def two_kinds(show: Callable[..., None]) -> Callable[..., None]:
     return lambda **view: show(shapes=shapes, encoded=[windowed(), pooled()[0]], **view)
 
 
-def test_pooled_keys_lie_in_their_own_grid(page: "Page", two_kinds: Callable[..., None]) -> None:
+def test_pooled_keys_lie_in_their_own_grid_and_a_click_finds_the_patch_of_the_picture(
+    page: "Page", two_kinds: Callable[..., None]
+) -> None:
     two_kinds(state={"frame": 1, "query": 3 * 14 + 11, "pinned": True})
     _, values = pooled()
     place = divmod(int(values[0, 3 * 14 + 11].argmax()), COARSE[1])
@@ -936,24 +853,21 @@ def test_pooled_keys_lie_in_their_own_grid(page: "Page", two_kinds: Callable[...
         f"key row 2 column 6, head 1: strongest query row {place[0] + 1} column {place[1] + 1}"
         in (label(page))
     )
+    page.get_by_role("button", name="row: attends to").click()
+    page.mouse.click(*middle_of(page, "map", 3, 10))
+    assert text(page, "photoTitle") == "The query: row 4 column 11 · pinned"
 
 
-def test_a_patch_under_the_pointer_is_left_where_the_next_map_has_none(
+def test_a_window_says_what_equal_sharing_means_and_a_patch_under_the_pointer_may_be_gone_next(
     page: "Page", two_kinds: Callable[..., None]
 ) -> None:
-    two_kinds()
+    two_kinds(state={"query": 5, "pinned": True})
+    assert "equal sharing in a whole window, 7.1 %" in text(page, "reading")
     page.evaluate(MOVES, ["map", [(0.87, 0.92)]])
     assert text(page, "reading").startswith("Key row 10 column 14: ")
     page.locator("canvas[data-part=photo]").focus()
     page.keyboard.press("n")  # to a grid of 5 x 7 keys
     assert text(page, "reading").startswith("Strongest key: ")
-
-
-def test_a_window_says_what_equal_sharing_means(
-    page: "Page", two_kinds: Callable[..., None]
-) -> None:
-    two_kinds(state={"query": 5, "pinned": True})
-    assert "equal sharing in a whole window, 7.1 %" in text(page, "reading")
 
 
 def test_the_query_keeps_its_place_in_a_coarser_grid(
@@ -992,57 +906,22 @@ def test_where_cls_alone_looks_no_patch_is_asked(page: "Page", show: Callable[..
 # --- signs, units and tokens in front ---
 
 
-def test_every_number_is_in_per_cent_and_of_its_own_token(
-    page: "Page", show: Callable[..., None]
-) -> None:
-    """On a map with two tokens in front; what is read is near the share, by the map's steps."""
-    values = np.random.default_rng(1).dirichlet(np.full(142, 0.3), (2, 142)).astype(np.float32)
-    show(values, state={"head": 1, "query": 2 + 20, "pinned": True})
-    shares = 100 * values[1, 22].astype(float)
-
-    def per_cent(words: str) -> float:
-        (number,) = re.findall(r"([\d.]+) %", words)
-        return float(number)
-
-    for row, col in ((7, 3), (0, 13), divmod(int(shares[2:].argmax()), GRID[1])):
-        page.mouse.move(*middle_of(page, "map", row, col))
-        said, _, equal = text(page, "reading").partition(" ▲ ")
-        assert said.startswith(f"Key row {row + 1} column {col + 1}: ")
-        near = shares[2 + GRID[1] * row + col]
-        assert per_cent(said) == pytest.approx(near, rel=0.06, abs=0.004 * shares[2:].max())
-        first, ten, together = re.findall(r"([\d.]+) %", equal)
-        assert float(first) == pytest.approx(100 / 142, rel=0.02)
-        assert float(ten) == pytest.approx(np.sort(shares[2:])[-10:].sum(), rel=0.02)
-        assert float(together) == pytest.approx(100, rel=0.02)
-    cells = page.locator("[data-part=prefix] .cell")
-    assert [cell.locator("span").inner_text() for cell in cells.all()] == ["to CLS", "to REG1"]
-    for cell, share in zip(cells.all(), shares, strict=False):
-        assert per_cent(cell.locator("strong").inner_text()) == pytest.approx(share, rel=0.06)
-    tiles = page.locator(".strip button").all()
-    for tile, one in zip(tiles, (values.mean(axis=0), *values), strict=True):
-        wanted = 100 * one[22, 2:].max()
-        assert per_cent(tile.inner_text()) == pytest.approx(wanted, rel=0.06)
-    most = page.locator("[data-part=bar] > span").last.inner_text()
-    assert per_cent(most) == pytest.approx(shares[2:].max(), rel=0.06)
-
-
+@pytest.mark.parametrize(("direction", "role"), [("row", "query"), ("column", "key")])
 def test_a_click_with_several_tokens_in_front_chooses_the_patch_under_it(
-    page: "Page", show: Callable[..., None]
+    direction: str, role: str, page: "Page", show: Callable[..., None]
 ) -> None:
-    show(planted_with_two(), state={"direction": "row"})
+    values = np.random.default_rng(0).dirichlet(np.full(142, 0.3), (1, 142))
+    show(values.astype(np.float32), state={"direction": direction})
     for part, (row, col) in (("photo", (6, 2)), ("map", (1, 9))):
         page.mouse.click(*middle_of(page, part, row, col))
-        assert label(page).startswith(f"query row {row + 1} column {col + 1},")
-        assert sent(page)[-1]["query"] == 2 + row * GRID[1] + col
-    page.get_by_role("button", name="REG1 as the query").click()
+        assert label(page).startswith(f"{role} row {row + 1} column {col + 1},")
+        state = sent(page)[-1]
+        assert (state["query"], state["pinned"]) == (2 + row * GRID[1] + col, True)
+        assert state["direction"] == direction
+    page.get_by_role("button", name=f"REG1 as the {role}").click()
     assert sent(page)[-1]["query"] == 1
     cells = page.locator("[data-part=prefix] .cell b")
     assert cells.evaluate_all("all => all.map((one) => one.className)") == ["", "chosen"]
-
-
-def planted_with_two() -> np.ndarray:
-    values = np.random.default_rng(0).dirichlet(np.full(142, 0.3), (1, 142))
-    return values.astype(np.float32)
 
 
 def test_a_signed_map_is_red_where_it_is_positive_and_blue_where_it_is_negative(
@@ -1071,12 +950,9 @@ def test_a_signed_map_is_red_where_it_is_positive_and_blue_where_it_is_negative(
 
 
 def saved(page: "Page", label: str) -> bytes:
-    menu = page.locator(".tools details")
-    menu.locator("summary").click()
-    with page.expect_download() as download:
-        menu.get_by_role("button", name=label, exact=True).click()
-    assert download.value.suggested_filename.startswith("vitviz_where_it_looks_layer_1_head_2")
-    return Path(download.value.path()).read_bytes()
+    name, file = save(page, page.locator(".tools details"), label)
+    assert name.startswith("vitviz_where_it_looks_layer_1_head_2")
+    return file
 
 
 def fills(svg: ElementTree.Element) -> list[tuple[int, ...]]:

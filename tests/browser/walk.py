@@ -3,6 +3,7 @@
 import time
 import timeit
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_server import PATIENCE, Server
@@ -10,7 +11,9 @@ from app_server import PATIENCE, Server
 from vitviz.app.pages import PAGES
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page, Position
+
+    from vitviz import Activations
 
 
 WORK = 0.03  # seconds that a million small steps of Python took where the limits were set
@@ -53,10 +56,35 @@ def open_menu(page: "Page", name: str = "Menu") -> None:
         menu.click()
 
 
+def written(share: float) -> str:
+    """Write a share in per cent with two significant digits."""
+    value = 100 * share
+    digits = max(0, 1 - int(f"{value:e}".partition("e")[2]))
+    return f"{value:.{digits}f} %"
+
+
 def reading(page: "Page") -> str:
     photo = page.locator("main canvas[data-part=photo][aria-label]")
     photo.wait_for()
     return photo.get_attribute("aria-label") or ""
+
+
+def saved(page: "Page", menu: "Locator", label: str) -> tuple[str, bytes]:
+    """The name and the content of the file that a choice of a menu of pictures gives."""
+    menu.locator("summary").click()
+    with page.expect_download() as download:
+        menu.get_by_role("button", name=label, exact=True).click()
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def middle_of(photo: "Locator", acts: "Activations", row: int, col: int) -> "Position":
+    """The middle of a patch on a canvas of the picture."""
+    box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
+    assert box is not None
+    (rows, cols), (width, height) = acts.grid, acts.picture_size
+    x = (left + (col + 0.5) / cols * (right - left)) / width
+    y = (top + (row + 0.5) / rows * (bottom - top)) / height
+    return {"x": x * box["width"], "y": y * box["height"]}
 
 
 def until(page: "Page", holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
