@@ -223,6 +223,16 @@ def test_what_a_wrapper_resizes_is_resized_before_it(options: Any, size: tuple[i
     assert acts.crop == pytest.approx(np.array(small.place(picture()).box) * 60 / size[1])
 
 
+def test_what_enlarges_by_a_factor_is_not_run_on_what_it_has_enlarged() -> None:
+    net: Any = nn.Sequential(nn.Upsample(scale_factor=2), timm_backbone())
+    tokens: list[int] = []
+    first = net[1].blocks[0]
+    first.register_forward_pre_hook(lambda block, given: tokens.append(given[0].shape[1]))
+    with pytest.raises(ModelError, match="16 x 24 to 32 x 48 pixels before it embeds"):
+        vitviz.watch(net, preprocessing=SIZE)
+    assert len(set(tokens)) == 1
+
+
 def test_what_a_subclass_resizes_is_resized_before_it() -> None:
     sizes: Any = dict(img_size=(16, 24), patch_size=4, embed_dim=32, depth=2, num_heads=4)
     net = ResizedByItself(**sizes, num_classes=5).eval()
@@ -441,10 +451,6 @@ class Pooled(Wrapper):
         (
             lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()),
             r"\(Expected a picture of 16 x 24 pixels, got 24 x 32\)",
-        ),
-        (
-            lambda: nn.Sequential(nn.Upsample(scale_factor=2), timm_backbone()),
-            "16 x 24 to 32 x 48 pixels before it embeds",
         ),
         (lambda: nn.Sequential(Flipped(-1), Resized(mode="bilinear")), "maps would be misplaced"),
         (

@@ -183,7 +183,7 @@ def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:
 
 def _check_capture(model: Model, acts: Activations) -> None:
     check_head(model)
-    _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
+    _ = acts.grid  # a ModelError where layers differ in their tokens
     expected, got = (len(model.layers), model.parts.width), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:
         raise ModelError(

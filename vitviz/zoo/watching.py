@@ -24,7 +24,7 @@ from ..model.families import (
 )
 from ..model.model import ChangeTokens, collect_inputs, noise_input
 from ..model.preprocessing import RESIZINGS
-from ..model.recording import Recorder
+from ..model.recording import Recorder, hook_this_thread
 from ..model.text import has_text_tower
 from ..vit import VisionTransformer
 from .architectures import embedding_widths, preprocessing_of
@@ -187,6 +187,11 @@ def _follow_resizing(model: Model) -> None:
     if not read or read[0].shape[2:] == x.shape[2:]:
         return
     wanted = read[0]
+
+    def stop_other_size(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].shape != wanted.shape:  # a factor enlarges again: do not run what is so large
+            raise ValueError("resized again")
+
     size, (high, wide) = model.preprocess.input_size, wanted.shape[2:]
     for name in RESIZINGS:
         resized = replace(
@@ -194,10 +199,11 @@ def _follow_resizing(model: Model) -> None:
         )
         if resized.fitted_size != size:
             break
-        with torch.inference_mode(), collect_inputs(model.parts.embedding) as read:
+        stop = hook_this_thread(model.parts.embedding.register_forward_pre_hook, stop_other_size)
+        with torch.inference_mode(), stop, collect_inputs(model.parts.embedding) as read:
             try:
                 same_answer = model.run(resized.resize(x[0])[None])
-            except Exception:  # it is resized again, to a size that the part does not take
+            except Exception:  # it is resized again
                 break
         pairs = (read[0], wanted), (same_answer, answer)
         if all(one.shape == other.shape and _agree(one, other) for one, other in pairs):
