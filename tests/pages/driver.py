@@ -37,29 +37,28 @@ OPENING_TRAITS = frozenset(
 
 def opened(page: str = "attention", **link: str) -> AppTest:
     """The app at one of its pages, which shows a token map unless another is named, from a link."""
-    return _about_to_open(page, link).run()
+    return opened_with(page, **link)
+
+
+def opened_with(page: str, *folds: str, locale: str | None = None, **link: str) -> AppTest:
+    """The same with some of what it folds open from the first run on, in a browser's language."""
+    at = AppTest.from_file(APP, default_timeout=120)
+    at.context["locale"] = locale
+    for name, value in link.items():
+        at.query_params[name] = value
+    for fold in folds:
+        at.session_state[fold] = True
+    return at_page(at, page).run()
 
 
 def opened_with_data(page: str = "attention", **link: str) -> AppTest:
-    """The same with what holds its tables open from the first run on."""
-    at = _about_to_open(page, link)
-    at.session_state[f"data_{page}"] = True
-    return at.run()
+    """The same with what holds its tables open."""
+    return opened_with(page, f"data_{page}", **link)
 
 
-def opened_with_norms(data: bool = False, **link: str) -> AppTest:
-    """Tokens, with what folds its norms open from the first run on, and its tables too."""
-    at = _about_to_open("tokens", link)
-    at.session_state["norms"] = True
-    at.session_state["data_tokens"] = data
-    return at.run()
-
-
-def _about_to_open(page: str, link: dict[str, str]) -> AppTest:
-    at = AppTest.from_file(APP, default_timeout=120)
-    for name, value in link.items():
-        at.query_params[name] = value
-    return at_page(at, page)
+def opened_with_norms(*folds: str, **link: str) -> AppTest:
+    """Tokens, with what folds its norms open."""
+    return opened_with("tokens", "norms", *folds, **link)
 
 
 @cache

@@ -4,16 +4,14 @@ import base64
 import io
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
+    alts,
     assert_works,
-    charts,
     figures,
     numbers,
     of_sample,
@@ -30,10 +28,6 @@ from vitviz.intervention import patch_lens
 from vitviz.intervention.equivariance import repeat_patch, shuffle_patches, translate
 
 
-def shapes(at: AppTest) -> list[Any]:
-    return [shape for figure in figures(at) for shape in figure["layout"].get("shapes", [])]
-
-
 def patch_colours(pixels: np.ndarray) -> np.ndarray:
     """Return the mean colour of each patch of a grid of 4 x 6."""
     rows, cols, channels = pixels.shape
@@ -41,15 +35,8 @@ def patch_colours(pixels: np.ndarray) -> np.ndarray:
     return by_patch.reshape(24, channels)
 
 
-def alts(at: AppTest) -> str:
-    return " ".join(chart.alt for chart in charts(at))
-
-
-@pytest.mark.parametrize("depth", [0, 2, 3])
-def test_each_patch_answers_after_the_layer_asked_for(
-    depth: int, serve: Callable[..., Model]
-) -> None:
-    model = serve("plain")
+def test_each_patch_answers_after_the_layer_asked_for(serve: Callable[..., Model]) -> None:
+    model, depth = serve("plain"), 2
     acts = of_sample(model)
     assert acts.probabilities is not None
     found, chosen = patch_lens(model, acts, depth), (int(acts.probabilities.argmax()) + 1) % 5
@@ -60,7 +47,7 @@ def test_each_patch_answers_after_the_layer_asked_for(
     right = (found.argmax(axis=-1) == chosen).mean()
     assert f"**{100 * right:.0f} %** of the patches would answer **output {chosen}**" in prose(at)
     assert f"the model answers with {as_percent(acts.probabilities[chosen])}." in prose(at)
-    assert f"Probability of output {chosen} as each patch alone would answer" in alts(at)
+    assert f"Probability of output {chosen} as each patch alone would answer" in " ".join(alts(at))
     table = at.dataframe[-1].value
     for heading, wanted in (
         (f"output {chosen}, %", found[..., chosen]),
@@ -111,9 +98,10 @@ def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
     table = at.dataframe[-1].value.drop(columns="experiment")
     np.testing.assert_allclose(table, list(map(astuple, (whole, half, twins))), rtol=1e-4)
     left, _, right, _ = capture(model, image).crop
-    sides = [shape["x1"] - shape["x0"] for shape in shapes(at) if shape.get("line", {}).get("dash")]
+    shapes = [shape for figure in figures(at) for shape in figure["layout"].get("shapes", [])]
+    sides = [shape["x1"] - shape["x0"] for shape in shapes if shape.get("line", {}).get("dash")]
     np.testing.assert_allclose(sides, np.array([7, 5, 3]) * (right - left) / 24)
-    assert "sees its own pixels in the embedding" in alts(at)
+    assert "sees its own pixels in the embedding" in " ".join(alts(at))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """The page Anatomy: what the browser is sent of each step, and what a commit changes."""
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from examples import OWN
 from numpy.testing import assert_allclose, assert_array_equal
@@ -22,14 +20,14 @@ from pages.driver import (
     opened,
     prose,
     provenance,
+    stacks,
     token_map,
+    trigger,
 )
 from vitviz import Model
-from vitviz.app.shared import models, pictures
+from vitviz.app.shared import pictures
 from vitviz.app.widgets import anatomy as widget
 from vitviz.common import SMALL_MODEL
-from vitviz.text import anatomy as text
-from vitviz.text import encoder_layer
 from vitviz.web import anatomy
 from vitviz.web.anatomy_map import token_name
 
@@ -55,23 +53,17 @@ def ids(listed: list[dict[str, Any]]) -> list[str]:
 
 def sent(at: AppTest, stack: str) -> dict[str, np.ndarray]:
     """The numbers of the picture's steps, or of the layer, by their names."""
-    (element,) = [
-        element
-        for element in at.get("bidi_component")
-        if json.loads(element.proto.mixed.json or "{}").get("stack", {}).get("id") == stack
+    listed = [data["stack"] for data in components(at, "vitviz_anatomy") if "stack" in data]
+    ((tensors, flat),) = [
+        (one["tensors"], flat)
+        for one, flat in zip(listed, stacks(at), strict=True)
+        if one["id"] == stack
     ]
-    refs, blobs = json.loads(element.proto.mixed.json), element.proto.mixed.arrow_blobs
-    flat = {
-        name: pa.ipc.open_stream(blobs[refs[name]["__streamlit_arrow_ref__"]].data)
-        .read_all()["values"]
-        .to_numpy()
-        for name in ("exact", "half")
-    }
     assert flat["exact"].dtype == np.float32
     assert flat["half"].dtype == np.uint16
-    flat["half"] = flat["half"].view(np.float16)
+    flat |= {"half": flat["half"].view(np.float16)}
     found = {}
-    for told in refs["stack"]["tensors"]:
+    for told in tensors:
         shape = told["shape"] if told["only"] is None else told["shape"][1:]
         values = flat["exact" if told["exact"] else "half"][told["first"] :]
         found[told["name"]] = values[: int(np.prod(shape))].reshape(shape)
@@ -82,16 +74,7 @@ def commit(at: AppTest, **changes: object) -> AppTest:
     """What the browser tells the server after a click or a key."""
     data = shown(at)
     payload = {**data["state"], **changes, "version": data["version"] + 1}
-    (component,) = [
-        element.proto
-        for element in at.get("bidi_component")
-        if element.proto.component_name == "vitviz_anatomy" and '"state"' in element.proto.json
-    ]
-    states = at._tree.get_widget_states()
-    states.widgets.add(id=component.id).json_value = "{}"
-    event = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
-    event.json_trigger_value = json.dumps([{"event": "commit", "value": payload}])
-    return at._run(states)
+    return trigger(at, "vitviz_anatomy", "commit", payload)
 
 
 @pytest.fixture
@@ -261,17 +244,6 @@ def test_the_number_of_patches_chooses_between_two_shipped_models() -> None:
     assert "size" not in address(at)
 
 
-def test_other_patch_sizes_cost_what_they_cost() -> None:
-    data = shown(opened("anatomy", model="vitviz_tiny_cifar10"))["costs"]
-    rows, cols = models.load_by_name("vitviz_tiny_cifar10").layers[0].query_grid
-    for side, tokens, pairs, _ in data["rows"]:
-        count = (rows * 4 // int(side)) * (cols * 4 // int(side))
-        assert tokens == f"{count:,}"
-        assert pairs == f"{count * count:,}"
-    assert data["rows"][data["here"]][0] == "4"
-    assert data["shares"][data["here"]] == 1
-
-
 @pytest.mark.usefixtures("narrow")
 def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
     at = opened("anatomy", model="swin_tiny_patch4_window7_224", weights="random", layer="2")
@@ -283,10 +255,3 @@ def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
         f"stage{number}" for number in (1, 2, 3, 4)
     ]
     assert not any(box["equation"] for box in data["boxes"])
-
-
-def test_every_step_and_box_has_its_words() -> None:
-    for words in (*text.STEP_TEXTS.values(), *encoder_layer.BOXES.values()):
-        assert words.title
-        assert 0 <= words.equation <= 4
-    assert {"before", "after_attention", "after"} == set(encoder_layer.CLOSED)

@@ -45,14 +45,6 @@ def test_the_arrays_of_a_value_are_counted() -> None:
     assert count_bytes((0.5, None)) == 16
 
 
-def test_a_value_is_made_once() -> None:
-    cache, make = LRUCache(100), Maker()
-    assert cache.get("key", make, lambda value: 10) == "value"
-    assert cache.get("key", make, lambda value: 10) == "value"
-    assert make.made == 1
-    assert cache.nbytes == 10
-
-
 def test_the_least_recently_used_is_dropped_first() -> None:
     cache = LRUCache(30)
     for key in "abc":

@@ -30,7 +30,7 @@ from pages.driver import (
     token_maps,
     upload,
 )
-from vitviz import Activations, Model, capture, inspection, intervention
+from vitviz import Activations, Model, ModelError, capture, inspection, intervention
 from vitviz.app.screens import compare_patching
 from vitviz.app.shared import models, pictures
 from vitviz.common import SMALL_MODEL
@@ -405,17 +405,11 @@ def test_the_pictures_are_swapped() -> None:
 
 
 def test_a_click_on_the_right_side_is_a_query_of_the_left() -> None:
-    at = opened("compare", compare="pictures")
+    at = opened("compare", compare="pictures", model=OTHER)  # with CLS and DIST
     commit(at, 1, query=33, pinned=True)  # by a key: the pointer chooses on the left
     assert address(at)["query"] == "3.2"
     commit(at, 0, query=136, pinned=False)
     assert "query" not in address(at)
-
-
-def test_a_click_is_the_same_patch_where_two_tokens_stand_before_the_patches() -> None:
-    at = opened("compare", compare="pictures", model=OTHER)  # with CLS and DIST
-    commit(at, 1, query=33, pinned=True)  # on 16 x 16 patches
-    assert address(at)["query"] == "3.2"
 
 
 def test_an_upload_is_compared_with_a_sample_and_the_name_of_a_file_is_no_markup() -> None:
@@ -440,12 +434,6 @@ def test_patches_of_windows_are_not_matched() -> None:
     assert_clear_error(refusal.value)
     assert not token_maps(at)
     assert len(charts(at)) == 2  # the answers
-
-
-def test_random_weights_are_named_for_two_pictures_too() -> None:
-    at = opened("compare", compare="pictures", weights="random")
-    assert any("**random weights**" in warning.value for warning in at.warning)
-    assert "random weights" in provenance(at)
 
 
 # --- what the maps count -------------------------------------------------------------------------
@@ -479,12 +467,8 @@ def test_both_maps_can_count_what_the_keys_add() -> None:
 
 def patched(model: str = SMALL_MODEL, **link: str) -> AppTest:
     """The page with its experiment open, on two samples with different answers."""
-    at = AppTest.from_file(driver.APP, default_timeout=120)
-    for name, value in (dict(picture="dog", other_picture="bison", model=model) | link).items():
-        at.query_params[name] = value
-    at.session_state["patching"] = True
-    at.session_state["data_compare"] = True
-    return driver.at_page(at, "compare").run()
+    asked = dict(picture="dog", other_picture="bison", model=model) | link
+    return driver.opened_with("compare", "patching", "data_compare", **asked)
 
 
 def exchange(at: AppTest) -> AppTest:
@@ -577,10 +561,14 @@ def test_two_pictures_of_one_answer_have_none_to_move_to() -> None:
     assert_works(at)
 
 
-def test_what_cannot_be_exchanged_says_why() -> None:
+def test_what_cannot_be_exchanged_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ModelError("Cannot be exchanged.")
+
     driver.forget()
-    at = exchange(patched(model=SWIN, weights="random", part="tokens", compare="pictures"))
-    assert "cannot be exchanged" in " ".join(said.value for said in at.info)
+    monkeypatch.setattr(intervention, "patch_tokens", refuse)
+    at = exchange(patched(part="tokens"))
+    assert "Cannot be exchanged." in [said.value for said in at.info]
 
 
 @pytest.mark.parametrize("pairs", compare_patching.PRESETS.values())

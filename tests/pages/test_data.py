@@ -95,6 +95,24 @@ def assert_same(found: float, wanted: float, share: float) -> None:
     assert both_none or abs(found - wanted) <= max(share * abs(wanted), 1e-12)
 
 
+def assert_files_hold(frame: Any, text: str, archive: bytes) -> None:
+    """Both files have the columns and the numbers of the table."""
+    header, *lines = csv.reader(io.StringIO("\n".join(table_in(text))))
+    assert header == list(frame.columns)
+    assert len(lines) == len(frame)
+    with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+        assert set(arrays) == {*header, "provenance", "about", "made_with"}
+        for name, column in zip(header, zip(*lines, strict=True), strict=True):
+            kept = arrays[name].tolist()
+            for of_text, of_archive, value in zip(column, kept, frame[name], strict=True):
+                if isinstance(value, float):
+                    assert_same(np.nan if of_text == "" else float(of_text), value, 1e-6)
+                    assert_same(of_archive, value, 1e-5)
+                else:
+                    assert of_text == str(value)
+                    assert of_archive == ("" if value is None else value)
+
+
 # --- a table as a file --------------------------------------------------------------------------
 
 
@@ -117,11 +135,6 @@ def test_numpy_reads_the_same_table_in_all_its_digits() -> None:
         assert file["a/b, %"].dtype == np.float32
         np.testing.assert_array_equal(file["n"], [np.nan, 2])
         assert file["c"].tolist() == ["x,", ""]
-
-
-def test_columns_of_different_lengths_are_no_table() -> None:
-    with pytest.raises(ValueError, match="argument 2"):
-        Table("", {"a": [1], "b": [1, 2]}).csv("")
 
 
 # --- every page ---------------------------------------------------------------------------------
@@ -149,35 +162,18 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
     assert not offered(at)
     shown = tables(open_data(at, page))
     assert len(shown) == len(files) == len(archives) == len(offered(at)) / 2 > 0
-    for frame, text in zip(shown, files, strict=True):
-        first, about, made, *rest = text.splitlines()
+    for frame, text, archive in zip(shown, files, archives, strict=True):
+        first, about, made, *_ = text.splitlines()
         assert first == f"# {provenance(at)}"
         assert first.endswith("mine, too.png")
         assert "random weights" in first
         assert about.startswith("# ")
         assert about.endswith(".")
         assert_made_with(json.loads(made.removeprefix("# made with ")), page)
-        header, *lines = csv.reader(io.StringIO("\n".join(rest)))
-        assert header == list(frame.columns)
-        assert len(lines) == len(frame)
-        for name, column in zip(header, zip(*lines, strict=True), strict=True):
-            for written, value in zip(column, frame[name], strict=True):
-                if isinstance(value, float):
-                    assert_same(np.nan if written == "" else float(written), value, 1e-6)
-                else:
-                    assert written == str(value)
-    for frame, archive in zip(shown, archives, strict=True):
+        assert_files_hold(frame, text, archive)
         with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
             assert str(arrays["provenance"]) == provenance(at)
-            assert set(arrays) == {*frame.columns, "provenance", "about", "made_with"}
             assert_made_with(json.loads(str(arrays["made_with"])), page)
-            for name in frame.columns:
-                for kept, value in zip(arrays[name].tolist(), frame[name], strict=True):
-                    if isinstance(kept, float):
-                        wanted = np.nan if value is None else value
-                        assert_same(kept, wanted, 1e-5)
-                    else:
-                        assert kept == ("" if value is None else value)
 
     # Of another picture the numbers are others; what is of many pictures is no part of it.
     mine = [file for file in files if "mine, too.png" in file.splitlines()[0]][-1]
@@ -194,22 +190,9 @@ def test_files_of_recorded_numbers_hold_their_tables(
     shown = tables(opened_with_data(page))
     assert len(shown) == len(files) == len(archives) > 0
     for frame, text, archive in zip(shown, files, archives, strict=True):
-        header, *lines = csv.reader(io.StringIO("\n".join(table_in(text))))
         made = json.loads(text.splitlines()[2].removeprefix("# made with "))
         assert set(made) == {"versions", "date"}  # nothing of the model on screen
-        assert header == list(frame.columns)
-        with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
-            for place, name in enumerate(header):
-                written = [line[place] for line in lines]
-                kept = arrays[name].tolist()
-                assert len(written) == len(kept) == len(frame)
-                for one, two, value in zip(written, kept, frame[name], strict=True):
-                    if isinstance(value, float):
-                        number = np.nan if one == "" else float(one)
-                        assert_same(number, value, 1e-5)
-                        assert_same(two, value, 1e-5)
-                    else:
-                        assert one == str(value) == str(two)
+        assert_files_hold(frame, text, archive)
 
 
 def test_the_files_of_a_comparison_name_both_pictures(
@@ -293,16 +276,6 @@ def test_rollout_is_that_of_the_settings(
     ):
         wanted = matrix[token] if direction == "row" else matrix[:, token]
         np.testing.assert_allclose(table[heading], 100 * wanted, rtol=1e-4)
-
-
-def test_rollout_up_to_an_earlier_layer_stops_there(serve: Callable[[str], Model]) -> None:
-    model = serve("no class token")
-    (table,) = tables(opened_with_data("rollout", layer="2"))
-    first, second, _ = inspection.rollout_steps(
-        of_sample(model).attention_layers(), num_prefix_tokens=0
-    )
-    np.testing.assert_allclose(table["rollout, %"], 100 * second.mean(axis=0), rtol=1e-4)
-    assert not np.allclose(first.mean(axis=0), second.mean(axis=0), rtol=1e-3)
 
 
 def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]) -> None:

@@ -60,18 +60,6 @@ def facts(at: AppTest) -> str:
 # --- one picture --------------------------------------------------------------------------------
 
 
-def test_each_dot_is_the_distance_of_its_head(serve: Callable[[str], Model]) -> None:
-    acts = of_sample(serve("plain"))
-    at = opened("distance")
-    assert_works(at)
-    assert len(charts(at)) == 4
-    dots = trace(at, DOTS)
-    np.testing.assert_allclose(numbers(dots["y"]), distances(acts).ravel(), rtol=1e-5)
-    assert "error_y" not in dots or "array" not in dots["error_y"]
-    equal = inspection.uniform_distance(acts.grid, acts.patch_size)
-    assert f"equal sharing at {equal:.1f} pixels" in charts(at)[DOTS].alt
-
-
 def test_the_dots_beside_the_maps_of_attention_are_these(serve: Callable[[str], Model]) -> None:
     acts = of_sample(serve("plain"))
     sent = token_map(opened("attention"))["distance"]
@@ -207,9 +195,13 @@ def test_the_map_can_count_what_the_keys_add(counts: Any, serve: Callable[[str],
 
 
 @pytest.mark.parametrize(
-    ("head", "variant"), [(1, "renormalised"), (4, "paper"), (None, "renormalised")]
+    ("kind", "head", "variant"),
+    [
+        ("plain", 1, "renormalised"),
+        ("no class token", None, "renormalised"),
+        ("registers", 4, "paper"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["plain", "no class token", "registers"])
 def test_the_chosen_head_is_shown_by_distance_and_by_offset(
     kind: str, head: int | None, variant: Any, serve: Callable[[str], Model]
 ) -> None:
@@ -263,20 +255,16 @@ def test_the_extremes_are_named(serve: Callable[[str], Model]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("plain", "on CLS,"), ("distilled", "on CLS, DIST,"), ("registers alone", "on REG1, REG2,")],
+    [("distilled", "on CLS, DIST,"), ("registers alone", "on REG1, REG2,"), ("no class token", "")],
 )
 def test_tokens_outside_the_picture_are_called_by_name(
     kind: str, words: str, serve: Callable[[str], Model]
 ) -> None:
     serve(kind)
-    assert words in facts(opened("distance"))
-
-
-def test_a_model_without_such_tokens_speaks_of_none(serve: Callable[[str], Model]) -> None:
-    serve("no class token")
     at = opened("distance")
-    assert " on " not in facts(at)
-    assert "CLS" not in charts(at)[DOTS].spec
+    assert words in facts(at)
+    assert (" on " in facts(at)) == bool(words)
+    assert ("CLS" in charts(at)[DOTS].spec) == (kind == "distilled")
 
 
 @pytest.mark.parametrize(
@@ -288,8 +276,11 @@ def test_the_numbers_are_there_as_a_table(
 ) -> None:
     acts = of_sample(serve("plain"))
     at = opened_with_data("distance", variant=variant)
-    dots = numbers(trace(at, DOTS)["y"])
-    np.testing.assert_allclose(dots, distances(acts, variant).ravel(), rtol=1e-5)
+    dots = trace(at, DOTS)
+    np.testing.assert_allclose(numbers(dots["y"]), distances(acts, variant).ravel(), rtol=1e-5)
+    assert "error_y" not in dots or "array" not in dots["error_y"]
+    equal = inspection.uniform_distance(acts.grid, acts.patch_size)
+    assert f"equal sharing at {equal:.1f} pixels" in charts(at)[DOTS].alt
     assert f"in pixels of the input; rows of A: {rows}." in prose(at)
     table = at.dataframe[0].value
     assert list(table.columns) == [
@@ -386,42 +377,38 @@ def test_the_samples_are_measured_once_for_a_model_and_an_upload_is_none_of_them
     assert charts(opened("distance", over="samples"))[DOTS].spec != before
 
 
-# --- settings -----------------------------------------------------------------------------------
-
-
 # --- what cannot be shown -----------------------------------------------------------------------
 
 SENTENCE = "The attention read from blocks.0 does not reproduce the block's own output."
 
 
-def test_a_layer_that_refuses_leaves_its_sentence(
-    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+def refuse_rows(read: Any, pictures: int) -> Any:
+    return iter([[(SENTENCE, 1.0)] * pictures] * len(read))
+
+
+@pytest.mark.parametrize(
+    ("over", "proof", "refuse"),
+    [
+        ("image", "batches.explain_row_mismatches", refuse_rows),
+        ("image", "activations.explain_mismatch", lambda *_: [SENTENCE]),
+        ("samples", "activations.explain_mismatch", lambda *_: [SENTENCE]),
+    ],
+)
+def test_attention_that_fails_a_proof_leaves_its_sentence(
+    over: str,
+    proof: str,
+    refuse: Any,
+    serve: Callable[[str], Model],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serve("plain")
     forget()
-    monkeypatch.setattr(
-        "vitviz.activations.batches.explain_row_mismatches",
-        lambda read, pictures: iter([[(SENTENCE, 1.0)] * pictures] * len(read)),
-    )
-    at = opened("distance")
-    assert not at.exception
-    assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
-    assert not charts(at)
-    assert at.segmented_control(key="variant")  # the controls stay
-    forget()
-
-
-@pytest.mark.parametrize("over", ["image", "samples"])
-def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
-    over: str, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve("plain")
-    forget()
-    monkeypatch.setattr("vitviz.activations.activations.explain_mismatch", lambda *_: [SENTENCE])
+    monkeypatch.setattr(f"vitviz.activations.{proof}", refuse)
     at = opened("distance", over=over)
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
     assert not charts(at)
+    assert at.segmented_control(key="variant")  # the controls stay
     forget()
 
 

@@ -10,7 +10,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
-    APP,
     address,
     assert_works,
     at_page,
@@ -21,10 +20,11 @@ from pages.driver import (
     of_sample,
     open_data,
     opened,
+    opened_with,
     opened_with_data,
     prose,
 )
-from vitviz import Model, ModelError, attribution, capture, inspection, intervention
+from vitviz import Model, ModelError, attribution, inspection, intervention
 from vitviz.app.screens import explain_curves, explain_recorded
 from vitviz.app.shared import pictures, queue, results
 from vitviz.common import SMALL_MODEL
@@ -96,7 +96,7 @@ def test_the_maps_are_of_the_most_probable_class_then_of_the_chosen_one(
 
 
 def test_maps_that_know_no_class_stand_beside_them(serve: Callable[..., Model]) -> None:
-    acts = capture(serve("plain"), pictures.sample(pictures.DEFAULT).image)
+    acts = of_sample(serve("plain"))
     at = opened("explain", maps="rollout last")
     rollout, last = drawn(at)
     whole = inspection.attention_rollout(acts)
@@ -281,21 +281,12 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     assert {"relevance", "Grad-CAM"} <= {one.get("name") for one in figures(more)[-1]["data"]}
 
 
-def recorded(model: str, **link: str) -> AppTest:
-    at = AppTest.from_file(APP, default_timeout=120)
-    at.query_params["model"] = model
-    for name, value in link.items():
-        at.query_params[name] = value
-    at.session_state["recorded"] = True
-    return at_page(at, "explain").run()
-
-
 def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     at = opened("explain", model=SMALL_MODEL, maps="last")
     assert len(charts(at)) == 1
     assert "drew the maps of" not in prose(at)
     found = load_faithfulness(SMALL_MODEL)
-    at = recorded(SMALL_MODEL, maps="last", fill="drop")
+    at = opened_with("explain", "recorded", model=SMALL_MODEL, maps="last", fill="drop")
     assert_works(at)
     assert "**Deletion, tokens dropped** · less is better" in prose(at)
     assert "**Insertion, tokens dropped** · more is better" in prose(at)
@@ -347,7 +338,7 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
 
 @pytest.mark.parametrize("link", [{"weights": "random"}, {"size": "96x64"}])
 def test_figures_of_other_weights_or_another_input_are_not_shown(link: dict[str, str]) -> None:
-    at = recorded(SMALL_MODEL, maps="last", **link)
+    at = opened_with("explain", "recorded", model=SMALL_MODEL, maps="last", **link)
     assert_works(at)
     assert len(charts(at)) == 1
     assert "`vitviz faithfulness MODEL PICTURES --out FOLDER`" in prose(at)
@@ -356,6 +347,6 @@ def test_figures_of_other_weights_or_another_input_are_not_shown(link: dict[str,
 def test_a_model_without_recorded_figures_says_how_to_measure_them(
     serve: Callable[..., Model],
 ) -> None:
-    at = recorded(serve("plain").name, maps="last")
+    at = opened_with("explain", "recorded", model=serve("plain").name, maps="last")
     assert_works(at)
     assert "Nothing is recorded of" in prose(at)

@@ -188,9 +188,7 @@ def test_no_more_than_256_filters_are_drawn_and_that_is_said(serve: Callable[...
     assert at.number_input(key="filter").max == 256
 
 
-@pytest.mark.parametrize(
-    ("what", "tile"), [("components", 1), ("components", 28), ("raw filters", 7)]
-)
+@pytest.mark.parametrize(("what", "tile"), [("components", 28), ("raw filters", 7)])
 def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
     what: str, tile: int, shipped: Model
 ) -> None:
@@ -216,8 +214,11 @@ def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
 
 @pytest.mark.parametrize(
     ("name", "link"),
-    [(SHIPPED, dict(query="3.14")), (SHIPPED, dict(filters="raw filters", filter="5"))]
-    + [(name, {}) for name in shipped_names() if name != SHIPPED],
+    [
+        (SHIPPED, dict(query="3.14")),
+        (SHIPPED, dict(filters="raw filters", filter="5")),
+        ("vitviz_tiny_cifar10", {}),
+    ],
 )
 def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[str, str]) -> None:
     at = opened("filters", model=name, **link)
@@ -292,19 +293,6 @@ def test_the_picture_changes_the_answer_and_no_tile() -> None:
     for before, chart in zip(first[:2], (MOSAIC, RANDOM), strict=True):
         np.testing.assert_array_equal(numbers(at, chart), before)
     assert not np.allclose(numbers(at, RESPONSE), first[2])
-
-
-def test_gain_is_the_contrast_of_the_tiles_alone() -> None:
-    at = shown("filters")
-    plain = {chart: numbers(at, chart).astype(float) for chart in (MOSAIC, RANDOM, RESPONSE)}
-    at = opened("filters", gain="0.5")
-    assert_works(at)
-    for chart in (MOSAIC, RANDOM):
-        here = numbers(at, chart).astype(float)
-        tiles = plain[chart][..., 3] > 0
-        wanted = (plain[chart][tiles][:, :3] - 127.5) / 2
-        assert np.abs(here[tiles][:, :3] - 127.5 - wanted).max() <= 1
-    np.testing.assert_array_equal(numbers(at, RESPONSE), plain[RESPONSE])
 
 
 def test_a_click_on_a_tile_chooses_it() -> None:

@@ -9,7 +9,6 @@ import pytest
 import timm
 from examples import assert_clear_error, randomise
 from hub_server import HubServer
-from safetensors.torch import save_file
 from timm.models import save_for_hf
 
 from pages.driver import (
@@ -141,20 +140,6 @@ def test_a_folder_is_in_the_menu_and_is_shown(folder: Path, say: Callable[..., N
     assert_works(opened("filters", model=title))
     at = opened("attention", model=title, size="64x112")
     assert "positions resampled from 10x10 to 4x7, input 64 × 112 px" in provenance(at)
-
-
-def test_classes_of_a_file_have_the_names_of_another(
-    tmp_path: Path, say: Callable[..., None]
-) -> None:
-    module = timm.create_model("test_vit", num_classes=3).eval()
-    save_file(module.state_dict(), tmp_path / "mine.safetensors")
-    (tmp_path / "names.txt").write_text("cat\ndog\nfox\n")
-    words = f"--checkpoint=test_vit={tmp_path / 'mine.safetensors'}"
-    say(words, f"--labels={tmp_path / 'names.txt'}")
-    at = opened("attention", model="test_vit · mine.safetensors")
-    assert_works(at)
-    assert ", class names from names.txt, input" in provenance(at)
-    assert any(text.value.startswith("Answer: ") for text in at.text)
 
 
 def test_options_name_folders_and_files_that_are_there(folder: Path, tmp_path: Path) -> None:

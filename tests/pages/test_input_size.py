@@ -1,7 +1,6 @@
 """The size and shape of the model's input: in the menu, in links, and on the command line."""
 
 import gc
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,16 @@ from pages.driver import (
     address,
     assert_works,
     complaints,
-    drawn,
     opened,
     provenance,
     told,
     typed,
     upload,
 )
-from vitviz import Activations, ModelError
+from vitviz import Activations
 from vitviz.app.pages import PAGES
 from vitviz.app.shared import models, results, started
 from vitviz.app.shared.models import Input
-from vitviz.model import memory
-from vitviz.zoo import whole_picture
 
 pytestmark = pytest.mark.usefixtures("read_anew")
 
@@ -78,16 +74,6 @@ def test_a_whole_picture_has_the_shape_of_the_one_on_screen() -> None:
     assert_works(at)
     assert "input 44 × 100 px, the whole picture" in provenance(at)
     assert "mine.png" in provenance(at)
-
-
-def test_one_picture_at_two_sizes_is_captured_twice() -> None:
-    at = opened("attention", weights="random")  # whose weights are called the same at any size
-    before = drawn(at)
-    typed(at, "size", "32x48")
-    assert_works(at)
-    assert drawn(at) != before
-    at.selectbox(key="size").set_value("own").run()
-    assert drawn(at) == before
 
 
 @pytest.mark.parametrize(
@@ -149,13 +135,6 @@ def test_the_operator_sets_the_usual_size(tmp_path: Path, monkeypatch: pytest.Mo
     models.cache.clear()
 
 
-def test_reset_keeps_the_input() -> None:
-    at = opened("attention", size="32x48", scale="log")
-    next(button for button in at.button if button.label == "Reset view").click().run()
-    assert address(at) == {"size": "32x48"}
-    assert models.load_by_name(SHIPPED).preprocess.input_size == (64, 64)
-
-
 # --- at most so many tokens -----------------------------------------------------------------------
 
 
@@ -192,16 +171,6 @@ def test_the_operator_may_raise_the_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert "input 96 × 96 px" in provenance(at)
 
 
-def test_a_whole_picture_has_no_more_patches_than_asked_for() -> None:
-    model = vitviz.load_model("vitviz_tiny_cifar10")
-    for picture in ((40, 900), (900, 40), (301, 299)):
-        height, width = whole_picture(model, picture, most=256)
-        assert height * width // 16 <= 256
-    assert any(
-        math.prod(whole_picture(model, (40, width))) // 16 > 256 for width in range(40, 900, 20)
-    )
-
-
 def test_maps_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for page in ("attention", "rollout", "tokens", "positions"):
         driver.forget()
@@ -210,18 +179,6 @@ def test_maps_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyPatc
         assert any("a page sends at most" in said for said in complaints(at)), page
         assert not at.exception
         monkeypatch.undo()
-
-
-def test_a_capture_whose_page_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is room for what the pass keeps, and none for the maps that are made of it."""
-    model = models.load_by_name("vitviz_tiny_cifar10")
-    driver.forget()
-    free = model.capture_bytes + memory.page_bytes(model.sites) - 1
-    monkeypatch.setattr(memory, "free_bytes", lambda: free)
-    with pytest.raises(ModelError, match="A capture of vitviz_tiny_cifar10 needs about"):
-        results.check_page(model)
-    monkeypatch.setattr(memory, "free_bytes", lambda: free + 1)
-    results.check_page(model)
 
 
 def test_another_size_shares_the_weights_and_is_dropped_before_them() -> None:

@@ -11,13 +11,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
-    APP,
     MINE,
     SHIPPED,
     address,
     at_page,
     complaints,
     opened,
+    opened_with,
     opened_with_data,
     specs,
     upload,
@@ -89,11 +89,7 @@ def test_the_browsers_language_is_used_where_the_address_names_none(
     locale: str | None, link: dict[str, str], titled: str
 ) -> None:
     set_language("en" if titled == "Attention: " else "ko")
-    at = AppTest.from_file(APP, default_timeout=120)
-    at.context["locale"] = locale
-    for name, value in link.items():
-        at.query_params[name] = value
-    at_page(at, "attention").run()
+    at = opened_with("attention", locale=locale, **link)
     assert title(at).startswith(titled)
     assert not any("valid" in message.value for message in at.info)
     assert link.items() <= address(at).items()
@@ -102,9 +98,7 @@ def test_the_browsers_language_is_used_where_the_address_names_none(
 
 @pytest.mark.usefixtures("korean_driver")
 def test_the_menu_chooses_another_language_than_the_browser() -> None:
-    at = AppTest.from_file(APP, default_timeout=120)
-    at.context["locale"] = "ko-KR"
-    at_page(at, "attention").run()
+    at = opened_with("attention", locale="ko-KR")
     menu = at.selectbox(key="lang")
     assert (menu.options, menu.value) == (["English", "한국어"], "ko")
     menu.select("en").run()

@@ -95,6 +95,7 @@ def drawn(at: AppTest) -> Iterator[str]:
 
 def assert_text(at: AppTest) -> None:
     assert not at.exception, [error.value for error in at.exception]
+    assert not at.error
     assert not [words for words in read_as_markdown(at) if RAW.search(words)]
     assert not [words for words in drawn(at) if "<i>" in words]
     assert not [one for one in at.get("html") if "<i>" in one.proto.body]

@@ -69,13 +69,10 @@ def test_every_page_says_the_answer(page: str) -> None:
     assert answer(shown(page)) == f"Answer: {name}, {100 * share:.0f} %"
 
 
-def test_the_answer_of_random_weights_is_called_so() -> None:
-    assert answer(opened(weights="random")).startswith("Answer of random weights: output ")
-
-
 def test_the_answer_of_a_model_without_names_or_without_a_head(
     serve: Callable[[str], Model],
 ) -> None:
+    assert answer(opened(weights="random")).startswith("Answer of random weights: output ")
     serve("no head")
     assert answer(opened()) == "No answer: this model has no head."
     serve("plain")
@@ -108,7 +105,7 @@ def test_a_page_says_what_is_to_be_seen(page: str) -> None:
 
 
 def test_reset_leaves_picture_and_model() -> None:
-    stays = {"picture": "moose", "weights": "random", "presenter": "True"}
+    stays = {"picture": "moose", "weights": "random", "presenter": "True", "size": "32x48"}
     at = opened(layer="2", read="column", fusion="max", **stays)
     commit(at, query=42, head=2, scale="log")
     (reset,) = [button for button in at.button if button.label == "Reset view"]

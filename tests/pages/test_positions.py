@@ -108,15 +108,6 @@ def test_a_click_on_a_patch_is_the_query_of_every_page(
     assert token_map(at)["state"]["query"] == prefix + 9
 
 
-def test_letting_go_of_a_patch_leads_back_to_cls() -> None:
-    at = commit(opened("positions"), query=9, pinned=True)
-    assert query(at) == "1.10"
-    commit(at, query=136, pinned=False)
-    assert query(at) == "cls"
-    assert token_map(at)["state"]["query"] == 136
-    assert "has no position" in prose(at)
-
-
 def test_another_kind_leaves_a_token_that_is_no_patch_the_query(
     serve: Callable[..., Model],
 ) -> None:
@@ -220,7 +211,11 @@ def test_weights_that_never_learned_are_not_called_learned() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("no positions", "adds no position embedding"), ("sincos2d", "adds fixed sines")],
+    [
+        ("no positions", "adds no position embedding"),
+        ("sincos1d", "adds fixed sines and cosines"),
+        ("sincos2d", "adds fixed sines and cosines"),
+    ],
 )
 def test_a_model_that_learns_no_positions_shows_the_other_kinds(
     kind: str, why: str, serve: Callable[..., Model]

@@ -103,17 +103,6 @@ def test_data_hunger_is_hidden_until_an_accuracy_is_guessed() -> None:
 # --- alone ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["attention", "distance", "classify"])
-def test_nothing_is_asked_unless_it_is_wanted(page: str) -> None:
-    at = shown(page)
-    assert_works(at)
-    assert not board(at)
-    assert not told(at)
-    at = opened(page, predict="True")
-    assert not at.exception
-    assert "**Wh" in prose(at)
-
-
 def test_attention_is_hidden_until_a_patch_is_guessed(acts: vitviz.Activations) -> None:
     at = opened(predict="True", layer="4", head="2")
     assert not at.exception
@@ -313,15 +302,6 @@ def test_students_wait_for_the_figure_where_the_teacher_wants_it(page: str, who:
     assert not asked.info
     assert not told(other.run())
     assert counted(other) == "One guess."
-
-
-def test_students_at_another_view_are_not_counted(who: WHO) -> None:
-    who("teacher")
-    teacher = opened(predict="True", layer="4")
-    who("student")
-    guess(opened(predict="True", layer="5"), 37)
-    who("teacher")
-    assert counted(teacher.run()) == "No guess yet."
 
 
 def test_a_teacher_who_turns_to_another_view_forgets_the_guesses(who: WHO) -> None:

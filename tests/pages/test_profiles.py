@@ -301,7 +301,7 @@ def test_the_tables_have_similarity_and_norms(
     opened_with_data("tokens")
     folded = lines.copy()
     lines.clear()
-    at = opened_with_norms(data=True)
+    at = opened_with_norms("data_tokens")
     assert lines == folded  # the tables are there before their figures are
     assert [line.rpartition(" · ")[2] for line in lines[:3]] == [
         provenance(at).rpartition(" · ")[2],
@@ -323,7 +323,7 @@ def test_the_tables_have_similarity_and_norms(
 
 
 @pytest.mark.usefixtures("few_samples")
-@pytest.mark.parametrize("kind", ["plain", "registers", "no class token"])
+@pytest.mark.parametrize("kind", ["registers", "no class token"])
 def test_components_of_all_samples_are_those_of_their_stacked_tokens(
     kind: str, serve: Callable[[str], Model]
 ) -> None:

@@ -77,22 +77,6 @@ def test_turns_are_taken_one_at_a_time_in_order() -> None:
     assert not line.length
 
 
-def test_who_waits_hears_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "TICK", 0.01)
-    line, heard = Queue(), []
-    with others(line, 3) as go:
-
-        def hear(ahead: int) -> None:
-            heard.append(ahead)
-            go()
-
-        with line.turn(hear):
-            assert line.length == 1
-    assert heard[0] == 3
-    assert heard == sorted(heard, reverse=True)
-    assert not line.length
-
-
 @pytest.mark.parametrize("error", [ValueError, StopException])  # Streamlit stops with such
 def test_who_is_stopped_leaves_the_line(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -337,22 +321,6 @@ def test_a_stale_run_leaves_the_line_and_the_next_is_right(
         at = opened()
         assert not token_map(at)
         assert line.length == 1
-    assert_works(at.run())
-
-
-def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
-    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve("plain")
-    forget()
-
-    def stopped(*_: object, progress: Callable[[int, int], None]) -> object:
-        raise StopException
-
-    with monkeypatch.context() as patch:
-        patch.setattr("vitviz.capture", stopped)
-        at = opened()
-    assert not queue.pass_queue().length
     assert_works(at.run())
 
 

@@ -8,9 +8,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import assert_works, forget, of_sample, opened, prose, token_map
-from vitviz import Model, capture
+from vitviz import Model
 from vitviz.app.screens import rollout
-from vitviz.app.shared import pictures
 from vitviz.inspection import rollout_steps
 
 
@@ -62,7 +61,7 @@ def test_attention_and_rollout_stand_in_a_row_with_their_correlation(
 def test_a_changed_map_is_compared_with_that_of_the_usual_settings(
     link: dict[str, str], serve: Callable[..., Model]
 ) -> None:
-    acts = capture(serve("plain"), pictures.sample(pictures.DEFAULT).image)
+    acts = of_sample(serve("plain"))
     settings: Any = dict(
         fusion=link.get("fusion", "mean"),
         residual=float(link.get("residual", 0.5)),
@@ -77,21 +76,12 @@ def test_a_changed_map_is_compared_with_that_of_the_usual_settings(
     assert words not in prose(opened("rollout"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "also"),
-    [("plain", ""), ("registers", ""), ("distilled", " (the head reads DIST too)")],
-)
-def test_a_second_head_is_told(kind: str, also: str, serve: Callable[..., Model]) -> None:
-    serve(kind)
-    assert f"The model's answer is read at CLS{also}. " in prose(opened("rollout"))
-
-
-@pytest.mark.parametrize(("fusion", "query"), [("mean", "cls"), ("max", "2.3"), ("min", "cls")])
+@pytest.mark.parametrize(("fusion", "query"), [("mean", "cls"), ("max", "2.3")])
 def test_the_maps_of_the_three_fusions_are_compared(
     fusion: Any, query: str, serve: Callable[..., Model]
 ) -> None:
     """By the numbers of the picture at hand."""
-    acts = capture(serve("plain"), pictures.sample(pictures.DEFAULT).image)
+    acts = of_sample(serve("plain"))
     maps = []
     for one in ("mean", "max", "min"):
         _, second, _ = rollout_steps(acts, fusion=one, residual=0.3, discard=0.2)

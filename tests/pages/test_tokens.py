@@ -107,21 +107,6 @@ def test_the_page_begins_with_a_typical_patch_of_what_the_head_attends_to(
     assert address(opened("tokens", query="1.2")) == {"query": "1.2"}
 
 
-def test_a_model_of_too_many_pairs_sends_one_layer(
-    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve("plain")
-    monkeypatch.setattr("vitviz.app.widgets.token_map.MAX_MAP_BYTES", 3 * 25**2)
-    whole = stack(opened("tokens"))["codes"]
-    assert len(whole) == 3 * 25 * 24
-    monkeypatch.setattr("vitviz.app.widgets.token_map.MAX_MAP_BYTES", 3 * 25**2 - 1)
-    for layer in (2, 3):
-        at = opened("tokens", layer=str(layer))
-        assert_works(at)
-        assert token_map(at)["state"]["frame"] == layer - 1
-        np.testing.assert_array_equal(stack(at)["codes"], np.split(whole, 3)[layer - 1])
-
-
 def test_one_slider_sets_the_layer_and_norms_are_folded(serve: Callable[..., Model]) -> None:
     serve("plain")
     at = opened("tokens")

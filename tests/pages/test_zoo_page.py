@@ -104,10 +104,13 @@ def test_windows_and_shifted_windows_of_swin() -> None:
 
 
 def test_tokens_that_are_no_patches_have_a_row_and_a_column_of_their_own() -> None:
-    at = opened_with_data("zoo", family="DeiT")
+    at = opened_with_data("zoo", family="DeiT", zoo_down="99", zoo_across="0")
     layout = json.loads(charts(at)[MATRICES].spec)["layout"]
     assert layout["xaxis"]["ticktext"] == layout["yaxis"]["ticktext"] == ["CLS", "DIST"]
     assert at.dataframe[0].value["pairs"][0] == 198**2
+    column, row = layout["shapes"]
+    assert (row["y0"], row["y1"]) == (8.5, 9.5)  # CLS, DIST, and the 7th of 3 x 3 patches
+    assert (column["x0"], column["x1"]) == (8.5, 9.5)
 
 
 def test_what_is_no_attention_is_said() -> None:
@@ -138,14 +141,6 @@ def test_a_place_in_per_cent_is_that_of_the_patch(count: int) -> None:
     for patch in range(count):
         middle = int(100 * (patch + 0.5) / count)
         assert zoo._patch((middle, 0), (count, 1)) == (patch, 0)
-
-
-def test_the_row_and_the_column_of_the_matrix_are_those_of_the_place() -> None:
-    at = opened("zoo", family="DeiT", zoo_down="99", zoo_across="0")
-    shapes = json.loads(charts(at)[MATRICES].spec)["layout"]["shapes"]
-    column, row = shapes
-    assert (row["y0"], row["y1"]) == (8.5, 9.5)  # CLS, DIST, and the 7th of 3 x 3 patches
-    assert (column["x0"], column["x1"]) == (8.5, 9.5)
 
 
 def strip(at: AppTest) -> dict[str, tuple[str, bool]]:
