@@ -112,8 +112,7 @@ def test_a_server_on_localhost_alone_shows_nothing_of_a_class(came: Came) -> Non
 
 
 def test_the_code_is_of_the_address_that_stands_below_it(came: Came) -> None:
-    """The picture has the modules that the library gives this address; a browser's test reads it
-    by its own rules."""
+    """The picture has the modules that the library gives this address."""
     at = opened()
     assert_works(at)
     assert told_of(at) == f"http://{LAN}:8501"

@@ -24,7 +24,7 @@ TOP = "top"
 
 def names(acts: "Activations") -> tuple[str, ...]:
     """Return the names of all classes, each short enough for a figure."""
-    return tuple(_name(acts, index) for index in range(len(acts.output_names)))
+    return tuple(map(_shorten, common_names(acts.output_names)))
 
 
 def answer_figure(acts: "Activations") -> "go.Figure":
@@ -111,5 +111,8 @@ def _probabilities(acts: "Activations") -> "np.ndarray":
 
 def _name(acts: "Activations", index: int) -> str:
     """Return the name of a class that a student would say, short enough for a figure."""
-    first = common_names(acts.output_names)[index]
-    return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"
+    return _shorten(common_names(acts.output_names)[index])
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
