@@ -20,7 +20,6 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from test_families_staged import staged_model
 
 from vitviz.activations import DropPatches, Edit, FillPatches, MuteHeads, capture
 from vitviz.intervention import (
@@ -419,12 +418,6 @@ def test_progress_that_raises_stops_and_leaves_nothing_behind(name: str) -> None
     assert hook_count(model.module) == hooks
     assert all(torch.equal(value, state[key]) for key, value in model.module.state_dict().items())
     assert equal_captures(capture(model, picture()), before)
-
-
-def test_a_lens_needs_layers_with_the_same_tokens() -> None:
-    model = staged_model("coatnet_0_rw_224", (64, 64))
-    with pytest.raises(ModelError, match="layers of this model differ in their tokens"):
-        logit_lens(model, capture(model, picture()))
 
 
 @pytest.mark.parametrize("name", [*EXPERIMENTS, "logit lens"])
