@@ -479,6 +479,19 @@ def test_the_command_says_what_was_left_out_and_what_was_refused(
     assert cli.main(["compare", *sides, *files, "--out", str(tmp_path / "out")]) == 2
 
 
+def test_ctrl_c_writes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparing, "measure_piece", stop)
+    sides = ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"]
+    out = tmp_path / "out"
+    assert cli.main(["compare", *sides, str(folder), "--out", str(out)]) == 130
+    assert not out.exists()
+
+
 def test_the_second_of_two_comparisons_into_a_folder_is_refused(tmp_path: Path) -> None:
     refused: list[str] = []
     told: list[tuple[int, int]] = []
