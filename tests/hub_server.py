@@ -59,6 +59,11 @@ class HubServer:
         self.thread = threading.Thread(target=self.http.serve_forever, args=(0.02,))
         self.thread.start()
 
+    def serve(self, folder: Path, repo: str) -> None:
+        """Serve the files of a folder as a repository."""
+        for path in folder.iterdir():
+            self.files[f"{repo}/{path.name}"] = path.read_bytes()
+
     def close(self) -> None:
         """May be called twice."""
         self.closing.set()

@@ -180,7 +180,6 @@ def hands_on(name: str) -> bool:
         or "patch_embedding" in words  # of transformers
         or "patch_embeddings" in words
         or words[-1] == "spatial_reduction"
-        or words[:2] == ["features", "0"]  # of torchvision's Swin
         or "shortcut" in words
         or "downsample" in words
         or words[-1] == "sr"

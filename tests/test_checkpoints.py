@@ -1,5 +1,6 @@
 """Files of weights: what fits is copied, all else is refused in one sentence and runs nothing."""
 
+import hashlib
 import os
 import pickle
 import warnings
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from examples import (
-    CONFIGURATION,
     LITTLE,
     assert_clear_error,
     own_module,
@@ -19,6 +19,7 @@ from examples import (
     timm_module,
     write_shipped,
 )
+from numpy.testing import assert_allclose
 from safetensors.torch import save_file
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor
@@ -30,7 +31,6 @@ from vitviz.zoo import checkpoints, load_model
 from vitviz.zoo.checkpoints import (
     Checkpoint,
     CheckpointError,
-    load_shipped,
     load_state,
     shipped_names,
 )
@@ -65,27 +65,6 @@ def test_shipped_names_are_those_of_the_files(
     assert shipped_names() == ("first", "second")
 
 
-def test_a_shipped_file_tells_all_that_its_model_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
-    write_shipped(tmp_path)
-    shipped = load_shipped("little")
-    assert shipped.configuration == CONFIGURATION
-    assert shipped.classes == ("cat", "dog", "fox", "owl", "bat")
-    assert (shipped.mean, shipped.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert shipped.test_accuracy == 0.875
-    assert {tensor.dtype for tensor in shipped.state.values()} == {torch.float32}
-
-
-def test_the_files_of_the_project_can_be_read() -> None:
-    assert "vitviz_tiny_cifar10" in shipped_names()
-    for name in shipped_names():
-        shipped = load_shipped(name)
-        assert len(shipped.classes) == shipped.configuration["num_classes"]
-        assert 0 <= shipped.test_accuracy <= 1
-
-
 # --- files that fit -----------------------------------------------------------------------------
 
 
@@ -94,6 +73,7 @@ def test_the_files_of_the_project_can_be_read() -> None:
     [
         *(("test_vit", dict(num_classes=1000), suffix) for suffix in WRITERS),
         ("test_vit2", dict(num_classes=7), ".safetensors"),
+        ("test_vit", dict(num_classes=0), ".pth"),
         ("deit_tiny_distilled_patch16_224", dict(num_classes=3, depth=3), ".pth"),
     ],
 )
@@ -104,7 +84,8 @@ def test_a_checkpoint_of_timm_comes_back_as_it_was(
     path = write(module.state_dict(), tmp_path / f"mine{suffix}")
     model = load_model(name, checkpoint=path)
     assert model.trained is True
-    assert model.weights.startswith(f"local file mine{suffix}, sha256 ")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    assert model.weights.startswith(f"local file mine{suffix}, sha256 {digest}")
     other_depth = "depth" in options
     assert model.weights.endswith(", 3 layers as in the file, not 12") is other_depth
     assert model.name == name
@@ -113,19 +94,11 @@ def test_a_checkpoint_of_timm_comes_back_as_it_was(
         assert torch.equal(loaded[key], value), key
     with torch.inference_mode():
         expected = module(model.preprocess(picture())[None])[0]
-    logits = capture(model, picture()).logits
-    assert logits is not None
-    assert_close(torch.from_numpy(logits.copy()), expected, rtol=0, atol=1e-5)
+    acts = capture(model, picture())
+    assert acts.output is not None
+    assert_allclose(acts.output, expected, rtol=0, atol=1e-5)
+    assert (acts.logits is None) == (options["num_classes"] == 0)
     assert model.labels is None  # the file names none
-
-
-def test_the_digest_in_the_provenance_is_the_files(tmp_path: Path) -> None:
-    import hashlib
-
-    path = write(timm_module("test_vit").state_dict(), tmp_path / "a.safetensors")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    for form in (path, str(path)):
-        assert load_model("test_vit", checkpoint=form).weights.endswith(digest[:12])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -148,42 +121,28 @@ def test_a_file_can_be_read_twice(tmp_path: Path) -> None:
         }
 
 
-def test_weights_without_a_head_make_a_model_without_one(tmp_path: Path) -> None:
-    path = write(timm_module("test_vit", num_classes=0).state_dict(), tmp_path / "a.pth")
-    model = load_model("test_vit", checkpoint=path)
-    acts = capture(model, picture())
-    assert acts.logits is None
-    assert acts.attention(5).shape == (2, 101, 101)
-
-
 def test_a_shipped_architecture_takes_weights_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
-    write_shipped(tmp_path)
+    own = write_shipped(tmp_path)
     state = {key: value + 1 for key, value in own_module(**LITTLE).state_dict().items()}
     model = load_model("little", checkpoint=write(state, tmp_path / "other.pth"))
     assert model.weights.startswith("local file other.pth")
     assert model.labels is None
     for key, value in model.module.state_dict().items():
         assert torch.equal(value, state[key])
-
-
-def test_a_file_of_our_own_training_names_its_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
-    path = write_shipped(tmp_path)
-    model = load_model("little", checkpoint=path)
-    assert model.weights.startswith("local file little.safetensors")
-    assert model.labels == ("cat", "dog", "fox", "owl", "bat")
+    again = load_model("little", checkpoint=own)  # a file of our own training names its classes
+    assert again.weights.startswith("local file little.safetensors")
+    assert again.labels == ("cat", "dog", "fox", "owl", "bat")
 
 
 @pytest.mark.parametrize(
     ("name", "image_size"),
     [
-        *(("test_vit", size) for size in (96, (64, 112), 240)),
+        *(("test_vit", size) for size in (96, (64, 112), (80, 320))),  # or as many
         *((name, (64, 112)) for name in ("test_vit2", "test_vit3")),
+        ("deit_tiny_distilled_patch16_224", (96, 64)),
     ],
 )
 def test_positions_are_resized_as_timm_resizes_them(
@@ -194,35 +153,26 @@ def test_positions_are_resized_as_timm_resizes_them(
     model = load_model(name, checkpoint=path, image_size=image_size)
     rows, cols = model.layers[0].query_grid
     table: Tensor = module.state_dict()["pos_embed"]
-    prefix = table.shape[1] - 100  # of timm's table, which may leave the prefix out
+    prefix = table.shape[1] - module.patch_embed.num_patches  # which the table may leave out
     expected = resample_abs_pos_embed(table, [rows, cols], num_prefix_tokens=prefix)
     assert_close(model.module.state_dict()["pos_embed"], expected, rtol=0, atol=1e-6)
     assert model.module.state_dict()["pos_embed"].shape[1] == prefix + rows * cols
+    old = "x".join(map(str, module.patch_embed.grid_size))
+    assert model.weights.endswith(f", positions resampled from {old} to {rows}x{cols}")
     acts = capture(model, picture())
     assert acts.grid == (rows, cols)
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
 
 
-@pytest.mark.parametrize("no_embed_class", [True, False])
-def test_positions_are_resized_whether_or_not_they_count_the_prefix(no_embed_class: bool) -> None:
-    options: dict[str, Any] = dict(reg_tokens=4, no_embed_class=no_embed_class)
+def test_positions_of_patches_alone_are_resized() -> None:
+    options: dict[str, Any] = dict(reg_tokens=4, no_embed_class=True)
     state = timm_module("test_vit", **options).state_dict()
     larger = timm_module("test_vit", img_size=(64, 112), **options)
     load_state(larger, state, prefix=5)
     table: Tensor = state["pos_embed"]
-    assert table.shape[1] == 100 + (0 if no_embed_class else 5)
-    expected = resample_abs_pos_embed(table, [4, 7], num_prefix_tokens=table.shape[1] - 100)
+    assert table.shape[1] == 100
+    expected = resample_abs_pos_embed(table, [4, 7], num_prefix_tokens=0)
     assert_close(larger.state_dict()["pos_embed"], expected, rtol=0, atol=1e-6)
-
-
-def test_a_distilled_models_two_tokens_keep_their_positions(tmp_path: Path) -> None:
-    name = "deit_tiny_distilled_patch16_224"
-    state = timm_module(name, depth=1).state_dict()
-    path = write(state, tmp_path / "mine.safetensors")
-    model = load_model(name, checkpoint=path, image_size=(96, 64))
-    table = model.module.state_dict()["pos_embed"]
-    assert table.shape[1] == 2 + 6 * 4
-    assert torch.equal(table[:, :2], state["pos_embed"][:, :2])
 
 
 def test_shipped_positions_are_resized_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,18 +203,12 @@ def changed(**changes: Any) -> Callable[[State], State]:
         (without("pos_embed"), "lacks pos_embed"),
         (changed(surprise=torch.zeros(2)), "has, and the model lacks, surprise"),
         (changed(norm__weight=torch.zeros(33)), r"norm.weight has shape \(33,\) .* \(32,\)"),
-        (changed(norm__weight=torch.zeros(())), r"norm.weight has shape \(\)"),
         (changed(head__weight=torch.zeros(6, 32)), r"head.weight has shape \(6, 32\)"),
-        (lambda state: {}, "lacks"),
         # Positions: 17 patches fill no square, and the others are no table of this model.
         (changed(pos_embed=torch.zeros(1, 18, 32)), "17 patch positions fill neither .* 4 x 6"),
         (changed(pos_embed=torch.zeros(1, 1, 32)), r"pos_embed has shape \(1, 1, 32\)"),
-        (changed(pos_embed=torch.zeros(1, 0, 32)), r"pos_embed has shape \(1, 0, 32\)"),
-        (changed(pos_embed=torch.zeros(1, 17, 0)), r"pos_embed has shape \(1, 17, 0\)"),
         (changed(pos_embed=torch.zeros(2, 17, 32)), r"pos_embed has shape \(2, 17, 32\)"),
-        (changed(pos_embed=torch.zeros(1, 17, 31)), r"pos_embed has shape \(1, 17, 31\)"),
         (changed(pos_embed=torch.zeros(25, 32)), r"pos_embed has shape \(25, 32\)"),
-        (changed(pos_embed=torch.zeros(())), r"pos_embed has shape \(\)"),
     ],
 )
 def test_a_state_of_another_model_is_refused(
@@ -279,48 +223,10 @@ def test_a_state_of_another_model_is_refused(
         assert torch.equal(value, before[key])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (without("norm.weight"), "lacks norm.weight"),
-        (changed(head__weight=torch.zeros(())), "head"),
-        (changed(head__weight=torch.zeros(0, 64)), "head"),
-        (changed(pos_embed=torch.zeros(1, 91, 64)), "90 patch positions do not fill"),
-    ],
-)
-def test_load_model_says_what_does_not_fit(
-    change: Callable[[State], State], message: str, tmp_path: Path
-) -> None:
-    path = write(change(timm_module("test_vit").state_dict()), tmp_path / "mine.safetensors")
-    with pytest.raises(ModelError, match=message) as caught:
-        load_model("test_vit", checkpoint=path)
-    assert str(caught.value).startswith("test_vit: ")
-    assert_clear_error(caught.value)
-
-
 def test_a_checkpoint_of_a_family_that_is_not_read_is_refused_as_such(tmp_path: Path) -> None:
     path = write({"head.weight": torch.zeros(1000, 128)}, tmp_path / "xcit.pth")
     with pytest.raises(ModelError, match="channel") as caught:
         load_model("xcit_nano_12_p16_224", checkpoint=path)
-    assert_clear_error(caught.value)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        torch.tensor([1.0, torch.nan]),
-        torch.tensor([1.0, torch.inf]),
-        torch.tensor([1.0, -torch.inf], dtype=torch.float16),
-    ],
-    ids=["nan", "inf", "half inf"],
-)
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_numbers_that_no_weight_can_be_are_refused(
-    value: Tensor, suffix: str, tmp_path: Path
-) -> None:
-    state = {"fine": torch.ones(2), "norm.bias": value}
-    with pytest.raises(CheckpointError, match=r"norm.bias in mine.* NaN or infinite") as caught:
-        Checkpoint(write(state, tmp_path / f"mine{suffix}")).read()
     assert_clear_error(caught.value)
 
 
@@ -472,12 +378,10 @@ def test_anything_but_named_tensors_is_refused(content: Any, tmp_path: Path) -> 
     [
         ("missing.safetensors", "is not a file"),
         ("folder", "has no config.json"),
-        ("folder.pth", "has no config.json"),
-        ("no/such/folder", "is not a file"),
     ],
 )
 def test_what_is_no_file_is_refused(name: str, why: str, tmp_path: Path) -> None:
-    if name.startswith("folder"):
+    if name == "folder":
         (tmp_path / name).mkdir()
     with pytest.raises(ModelError, match=why) as caught:
         load_model("test_vit", checkpoint=tmp_path / name)

@@ -136,30 +136,6 @@ def test_a_part_that_stands_in_the_file_twice_is_refused(tmp_path: Path) -> None
 # --- good files with something about them -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "suffix"),
-    [
-        *((name, ".pth") for name in ("module.", "_orig_mod.", "model.", "module._orig_mod.")),
-        ("module.", ".safetensors"),
-    ],
-)
-def test_what_a_wrapper_put_before_each_name_is_taken_off_and_told(
-    wrapper: str, suffix: str, tmp_path: Path
-) -> None:
-    module = timm_module("test_vit", num_classes=3)
-    state = {f"{wrapper}{key}": value for key, value in module.state_dict().items()}
-    path = tmp_path / f"mine{suffix}"
-    if suffix == ".pth":
-        torch.save({"state_dict": state, "epoch": 7}, path)
-    else:
-        save_file(state, path)
-    model = load_model("test_vit", checkpoint=path)
-    assert model.weights.endswith(f", its names without {wrapper}")
-    loaded = model.module.state_dict()
-    for key, value in module.state_dict().items():
-        assert torch.equal(loaded[key], value), key
-
-
 def test_hugging_faces_names_may_be_wrapped_too(tmp_path: Path) -> None:
     module, state = in_hugging_faces_names()
     save_file({f"module.{key}": value for key, value in state.items()}, tmp_path / "a.safetensors")

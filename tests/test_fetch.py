@@ -88,20 +88,6 @@ def test_a_cached_file_that_cannot_be_read_is_fetched_anew_on_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("timm/test_vit", Weights(REPO, "model.safetensors", "main")),
-        (
-            "vit_tiny_patch16_224.augreg_in21k",
-            Weights("timm/vit_tiny_patch16_224.augreg_in21k", "model.safetensors", "main"),
-        ),
-    ],
-)
-def test_where_timms_weights_are(name: str, expected: Weights) -> None:
-    assert zoo.weights_of(name) == expected
-
-
-@pytest.mark.parametrize(
     ("place", "file", "expected"),
     [
         ("a/b@c0ffee", None, Weights("a/b", "model.safetensors", "c0ffee")),
@@ -115,6 +101,11 @@ def test_a_revision_of_timm_is_kept_and_pickles_are_passed_by(
     found = type("Found", (), {"hf_hub_id": place, "hf_hub_filename": file})
     monkeypatch.setattr("timm.models.get_pretrained_cfg", lambda name: found)
     assert zoo.weights_of(NAME) == expected
+
+
+def test_the_weights_of_timm_are_named_as_their_tag_is() -> None:
+    name = "vit_tiny_patch16_224.augreg_in21k"
+    assert zoo.weights_of(name) == Weights(f"timm/{name}", "model.safetensors", "main")
 
 
 def test_an_architecture_without_weights_on_the_hub_is_refused() -> None:

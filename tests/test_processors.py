@@ -54,20 +54,15 @@ def test_a_crop_keeps_the_size_that_it_is_cut_out_of(crop: int, resized: int) ->
         (dict(size={"longest_edge": 224}), "expected a height and a width"),
         (dict(size={"shortest_edge": 224}), "keeps the shape"),
         (dict(size=256, do_center_crop=True, crop_size=224), "size is 256"),
-        (dict(image_mean=None), "image_mean is None, expected three numbers"),
         (dict(image_std=[0.5]), "image_std"),
         (dict(resample=6), "resample is 6"),
-        (dict(resample=None), "resample is None"),
         (dict(resample=[]), "settings are invalid"),
         (dict(size={"height": 0, "width": 0}), "settings are invalid"),
-        (dict(size={"height": -3, "width": 5}), "settings are invalid"),
         (dict(size={"height": 10**9, "width": 10**9}), "settings are invalid"),
         (dict(size={"shortest_edge": 224}, crop_pct="all"), "settings are invalid"),
         (dict(do_center_crop=True, crop_size={"shortest_edge": 5}), "settings are invalid"),
-        (dict(image_mean=["r", "g", "b"]), "settings are invalid"),
         (dict(image_mean=[math.inf] * 3), "settings are invalid"),
         (dict(image_std=[0.0] * 3), "settings are invalid"),
-        (dict(image_std=[math.nan] * 3), "settings are invalid"),
         (dict(rescale_factor="1/255"), "settings are invalid"),
         (dict(do_resize=False), "does not resize"),
         (dict(rescale_factor=0), "settings are invalid"),
@@ -83,13 +78,6 @@ def test_what_is_not_known_is_refused_in_one_sentence(change: dict[str, Any], wo
         pytest.importorskip("transformers", reason="transformers is not installed")
     with pytest.raises(ModelError, match=words) as caught:
         preprocessing_from({**PLAIN, **change})
-    assert_clear_error(caught.value)
-
-
-def test_what_is_no_preprocessing_is_refused() -> None:
-    wrong: Any = 224
-    with pytest.raises(ModelError, match="got int") as caught:
-        preprocessing_in(wrong)
     assert_clear_error(caught.value)
 
 

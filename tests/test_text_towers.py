@@ -73,15 +73,21 @@ def dual_encoder() -> Any:
     return transformers.VisionTextDualEncoderModel(config)
 
 
-def whole(kind: str, projection: int | None = 6, **text: Any) -> Callable[[], Any]:
+def kin(
+    kind: str, text: dict[str, Any], vision: dict[str, Any] = VISION, **rest: Any
+) -> Callable[[], Any]:
     def make() -> Any:
         config = getattr(transformers, f"{kind}Config")
-        rest = {} if projection is None else dict(projection_dim=projection)
         return getattr(transformers, f"{kind}Model")(
-            config(vision_config=VISION, text_config={**TEXT, **text}, **rest)
+            config(vision_config=vision, text_config=text, **rest)
         )
 
     return make
+
+
+def whole(kind: str, projection: int | None = 6, **text: Any) -> Callable[[], Any]:
+    rest: dict[str, Any] = {} if projection is None else dict(projection_dim=projection)
+    return kin(kind, {**TEXT, **text}, **rest)
 
 
 TRANSFORMERS: dict[str, Callable[[], Any]] = {
@@ -107,18 +113,6 @@ _BERT: dict[str, Any] = dict(
 )
 
 
-def kin(
-    kind: str, text: dict[str, Any], vision: dict[str, Any] = VISION, **rest: Any
-) -> Callable[[], Any]:
-    def make() -> Any:
-        config = getattr(transformers, f"{kind}Config")
-        return getattr(transformers, f"{kind}Model")(
-            config(vision_config=vision, text_config=text, **rest)
-        )
-
-    return make
-
-
 def _without(names: str, given: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in names.split()}
 
@@ -131,50 +125,6 @@ KIN: dict[str, Callable[[], Any]] = {
         "Tipsv2",
         _without("bos_token_id eos_token_id", TEXT),
         _without("intermediate_size", VISION),
-    ),
-}
-_GROUPS: dict[str, Any] = dict(
-    hidden_size=32,
-    depths=[1, 1, 1],
-    num_hidden_layers=3,
-    num_group_tokens=[4, 2, 0],
-    num_output_groups=[4, 2, 2],
-    num_attention_heads=2,
-    image_size=32,
-    patch_size=8,
-    intermediate_size=48,
-)
-_FRAMES: dict[str, Any] = {
-    **VISION,
-    "mit_hidden_size": 32,
-    "mit_intermediate_size": 32,
-    "mit_num_hidden_layers": 1,
-    "mit_num_attention_heads": 2,
-}
-_CNN: dict[str, Any] = dict(
-    image_size=32, width_coefficient=0.1, depth_coefficient=0.1, hidden_dim=32
-)
-#: Models with both towers that are not read, and why.
-NOT_READ: dict[str, tuple[Callable[[], Any], str]] = {
-    "GroupViT": (
-        kin("GroupViT", TEXT, _GROUPS, projection_dim=16, projection_intermediate_dim=16),
-        "assigns its patches to groups",
-    ),
-    "X-CLIP": (
-        kin("XCLIP", TEXT, _FRAMES, projection_dim=32, prompt_num_attention_heads=2),
-        "takes videos",
-    ),
-    "ALIGN": (
-        kin("Align", _BERT, _CNN, projection_dim=32),
-        "The image encoder of AlignModel has no attention",
-    ),
-    "SigLIP 2 of any size": (
-        kin(
-            "Siglip2",
-            {**TEXT, "projection_size": 32},
-            {**_without("image_size", VISION), "num_patches": 16},
-        ),
-        "takes pictures as lists of patches",
     ),
 }
 
@@ -329,26 +279,17 @@ def test_logits_are_those_of_the_library(library: str, name: str) -> None:
     assert model.words is None
 
 
-@pytest.mark.parametrize("name", NOT_READ)
-def test_other_models_with_both_towers_are_refused_with_the_reason(name: str) -> None:
-    make, reason = NOT_READ[name]
-    with pytest.raises(ModelError, match=reason) as refused:
-        vitviz.watch(make(), preprocessing=HOW, tokenizer=tokenizer())
-    assert_clear_error(refused.value)
-
-
-def test_their_folders_are_refused_with_the_reason(tmp_path: Path) -> None:
-    NOT_READ["ALIGN"][0]().config.save_pretrained(tmp_path / "mine")
+def test_a_folder_of_towers_that_are_not_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    transformers.AlignConfig().save_pretrained(tmp_path / "mine")
     reason = "mine.*image encoder of AlignModel has no attention"
     with pytest.raises(ModelError, match=reason) as refused:
         vitviz.load_model(tmp_path / "mine")
     assert_clear_error(refused.value)
 
 
-@pytest.mark.parametrize(("library", "name"), [EVERY[3], EVERY[9]])
-def test_a_siglip_whose_bias_is_0_has_a_sigmoid(library: str, name: str) -> None:
-    module = module_of(library, name)
-    with watched(library, name) as model, torch.no_grad():
+def test_a_siglip_whose_bias_is_0_has_a_sigmoid() -> None:
+    module = module_of(*EVERY[9])
+    with watched(*EVERY[9]) as model, torch.no_grad():
         before = float(module.logit_bias)
         module.logit_bias.zero_()
         asked = model.with_words(PHRASES).words
@@ -445,7 +386,10 @@ def saved(library: str, name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "case",
-    [EVERY[at] for at in (0, 2, 3, 4, 6, 9)],  # KIN's come from repositories, below
+    [
+        *(EVERY[at] for at in (0, 2, 3, 4, 6, 9)),
+        *(("transformers", name) for name in ("AltCLIP", "CLIPSeg", "TIPS")),
+    ],
 )
 def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     case: tuple[str, str], tmp_path: Path
@@ -460,9 +404,7 @@ def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     asked = model.with_words(PHRASES)
     assert model.parameter_count == before
     x = model.preprocess(picture())[None]
-    logits = vitviz.capture(asked, picture()).logits
-    assert logits is not None
-    assert_allclose(logits, own_logits(library, name, [*PHRASES], x), atol=1e-5)
+    assert_allclose(logits_of(model), own_logits(library, name, [*PHRASES], x), atol=1e-5)
     assert "5 classes by the text tower of mine, scale 17.3" in asked.weights
     assert model.with_words(["a cat"]).labels == ("a cat",)
 
@@ -489,10 +431,9 @@ def test_a_clipseg_with_a_decoder_has_both_towers(
 
 def test_random_weights_of_a_folder_have_a_random_text_tower(tmp_path: Path) -> None:
     folder = saved(*EVERY[0], tmp_path / "mine")
-    pair = [vitviz.load_model(folder, pretrained=False).with_words(PHRASES) for _ in range(2)]
-    assert not pair[0].trained
-    logits = [vitviz.capture(each, picture()).logits for each in pair]
-    assert_array_equal(logits[0], logits[1])
+    pair = [vitviz.load_model(folder, pretrained=False) for _ in range(2)]
+    assert not pair[0].with_words(PHRASES).trained
+    assert_array_equal(logits_of(pair[0]), logits_of(pair[1]))
 
 
 def test_a_folder_without_a_tokenizer_says_what_is_missing(tmp_path: Path) -> None:
@@ -576,8 +517,7 @@ def test_a_repository_brings_its_tokenizer(
     server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, name = saved(*EVERY[0], tmp_path / "mine"), "hf-hub:somebody/clip"
-    for path in folder.iterdir():
-        server.files[f"somebody/clip/{path.name}"] = path.read_bytes()
+    server.serve(folder, "somebody/clip")
     server.files["somebody/clip/tokenization.py"] = b"raise SystemExit"
     assert cli.main(["prepare", name]) == 0
     assert ", takes words" in capsys.readouterr().out
@@ -591,29 +531,24 @@ def test_a_repository_brings_its_tokenizer(
     assert not {"tokenization.py", "merges.txt"} & asked
 
 
-@pytest.mark.parametrize("name", KIN)
-def test_a_repository_of_their_kin_brings_both_towers(
-    name: str, server: HubServer, cache: Path, tmp_path: Path
+def test_a_repository_without_the_file_of_a_whole_tokenizer_brings_its_vocabulary(
+    server: HubServer, cache: Path, tmp_path: Path
 ) -> None:
-    folder = saved("transformers", name, tmp_path / "mine")
-    if name == "Chinese CLIP":  # published without the file of the whole tokenizer
-        (folder / "vocab.txt").write_text(VOCABULARY)
-        for path in folder.glob("tokenizer*"):
-            path.unlink()
-    for path in folder.iterdir():
-        server.files[f"somebody/kin/{path.name}"] = path.read_bytes()
+    """As Chinese CLIP is published."""
+    folder = saved("transformers", "Chinese CLIP", tmp_path / "mine")
+    (folder / "vocab.txt").write_text(VOCABULARY)
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    server.serve(folder, "somebody/kin")
     vitviz.load_model("hf-hub:somebody/kin")
     server.close()
     model = vitviz.load_model("hf-hub:somebody/kin")
-    x, phrases = model.preprocess(picture())[None], [*PHRASES]
-    expected = own_logits("transformers", name, phrases, x)
-    if name == "Chinese CLIP":
-        own = transformers.BertTokenizer.from_pretrained(folder)
-        given = own(phrases, padding=True, return_tensors="pt")
-        with torch.inference_mode():
-            output = module_of("transformers", name)(pixel_values=x, **given)
-        expected = output.logits_per_image[0].numpy()
-    assert_allclose(logits_of(model), expected, atol=1e-5)
+    own = transformers.BertTokenizer.from_pretrained(folder)
+    given = own([*PHRASES], padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        x = model.preprocess(picture())[None]
+        output = module_of("transformers", "Chinese CLIP")(pixel_values=x, **given)
+    assert_allclose(logits_of(model), output.logits_per_image[0], atol=1e-5)
 
 
 def test_a_repository_of_open_clip_alone_brings_both_towers(
@@ -626,8 +561,7 @@ def test_a_repository_of_open_clip_alone_brings_both_towers(
     (folder / "open_clip_model.safetensors").unlink()
     torch.save(module_of(*EVERY[9]).state_dict(), folder / "open_clip_pytorch_model.bin")
     tokenizer().save_pretrained(folder)
-    for path in folder.iterdir():
-        server.files[f"somebody/siglip/{path.name}"] = path.read_bytes()
+    server.serve(folder, "somebody/siglip")
     server.files["somebody/siglip/tokenization.py"] = b"raise SystemExit"
     drawn = vitviz.load_model(name, pretrained=False)
     assert (drawn.trained, drawn.weights) == (False, "random weights")
@@ -645,9 +579,7 @@ def test_a_repository_of_open_clip_alone_brings_both_towers(
         ids = tokenizer()(texts, padding="max_length", max_length=CONTEXT, return_tensors="pt")
         x = model.preprocess(picture())[None]
         expected = module.get_logits(x, ids["input_ids"])[0][0].numpy()
-    logits = vitviz.capture(vitviz.load_model(name).with_words(PHRASES), picture()).logits
-    assert logits is not None
-    assert_allclose(logits, expected, atol=1e-5)
+    assert_allclose(logits_of(vitviz.load_model(name)), expected, atol=1e-5)
 
 
 def saved_beside_timm(folder: Path, config: dict[str, Any] | None = None) -> Path:
@@ -666,8 +598,7 @@ def test_files_of_open_clip_beside_those_of_timm_bring_both_towers(
     server: HubServer, cache: Path, tmp_path: Path
 ) -> None:
     folder, name = saved_beside_timm(tmp_path / "mine"), "hf-hub:timm/clip"
-    for path in folder.iterdir():
-        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    server.serve(folder, "timm/clip")
     assert vitviz.load_model(name, pretrained=False).text_loader is not None
     assert not zoo.on_disk(name)
     from_folder, from_hub = vitviz.load_model(folder), vitviz.load_model(name)
@@ -686,8 +617,7 @@ def test_without_open_clip_the_image_tower_of_timm_says_how_to_get_the_words(
     server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, name = saved_beside_timm(tmp_path / "mine"), "hf-hub:timm/clip"
-    for path in folder.iterdir():
-        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    server.serve(folder, "timm/clip")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "open_clip", None)
         for each in (vitviz.load_model(folder), vitviz.load_model(name)):
@@ -717,8 +647,7 @@ def test_the_image_tower_of_timm_is_read_where_open_clip_would_download_a_part(
     folder = saved_beside_timm(
         tmp_path / "mine", of_open_clip(text=dict(hf_model_name="somebody/bert"))
     )
-    for path in folder.iterdir():
-        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    server.serve(folder, "timm/clip")
     for given in (folder, "hf-hub:timm/clip"):
         model = vitviz.load_model(given)
         assert "unsupported value for hf_model_name" in model.weights
@@ -775,11 +704,10 @@ def test_a_repository_of_open_clip_that_is_not_read_is_not_downloaded(
     assert not any("model." in path for _, path, _ in server.asked)
 
 
-@pytest.mark.parametrize("case", [EVERY[6], EVERY[9]])
 def test_a_profile_has_the_accuracy_of_words(
-    case: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = saved(*case, tmp_path / "mine")
+    folder = saved(*EVERY[9], tmp_path / "mine")
     for label in ("cat", "dog"):
         (tmp_path / "pictures" / label).mkdir(parents=True)
         for seed in range(3):
@@ -905,17 +833,7 @@ def test_a_tips_of_timm_takes_words_if_no_head_replaced_its_embedding(head: int)
     randomise(module)
     model = vitviz.watch(module)
     assert aligns_patches(model)
-    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(48, 48)))[0][:3]
-    words = vitviz.Words(("a cat", "a dog", "a fox"), vectors, logit_scale=100.0)
-    if head:
-        assert not model.embeds
-        return
-    acts = vitviz.capture(model.with_words(words), picture())
-    with torch.inference_mode():
-        embedding = module(model.preprocess(picture())[None])[0]
-        embedding = torch.nn.functional.normalize(embedding, dim=0).numpy()
-    assert acts.logits is not None
-    assert_allclose(acts.logits, 100 * vectors @ embedding, atol=1e-3)
+    assert model.embeds == (head == 0)
 
 
 def test_a_map_of_words_needs_words() -> None:

@@ -15,7 +15,7 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from planting import assert_found, in_brightness, plant_stages, planted, scene
+from planting import assert_found, planted, scene
 from torch.nn import functional as F
 
 import vitviz
@@ -189,37 +189,3 @@ def test_windows_of_swin_lie_where_its_tokens_lie(name: str, grid: tuple[int, in
             own = acts.attention_by_window(layer)[number]
             assert_allclose(own, scores.softmax(dim=-1).detach().numpy(), atol=1e-5)
             assert_array_equal(acts.layout(layer).queries[number], np.where(there, patches, -1))
-
-
-@pytest.mark.parametrize("name", SWIN)
-@pytest.mark.parametrize("target", [(5, 3), (1, 9)])
-def test_swin_is_found_to_look_at_the_planted_cell(name: str, target: tuple[int, int]) -> None:
-    """A cell of the last stage is bright: there every window that has it looks at it."""
-    grid = (16, 24)
-    model = in_brightness(watched(swin(name), (4 * grid[0], 4 * grid[1])))
-    plant_stages(model)
-    image, _ = scene(8, (8, 12), target)
-    acts = vitviz.capture(model, image)
-    for layer, described in enumerate(acts.layers):
-        rows, cols = described.query_grid
-        cell = target if described.stage else (2 * target[0], 2 * target[1])
-        looking = acts.attention_map(layer, cell)  # the cell itself
-        for head in looking:
-            peak = np.unravel_index(head.argmax(), (rows, cols))
-            if described.stage:
-                assert peak == cell
-                assert head[cell] > 0.9
-            else:  # a patch of 2 x 2 bright cells
-                assert head[cell[0] : cell[0] + 2, cell[1] : cell[1] + 2].sum() > 0.9
-
-
-def test_a_preset_of_torchvision_says_how_pictures_become_inputs() -> None:
-    weights = torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1
-    module = vit(224, patch_size=32, num_classes=1000)
-    preset, names = weights.transforms(), weights.meta["categories"]
-    model = vitviz.watch(module, preprocessing=preset, labels=names)
-    assert model.preprocess.input_size == (224, 224)
-    own = model.preprocess(picture(300, 260))
-    assert_allclose(own.numpy(), preset(picture(300, 260)).numpy(), atol=1e-6)
-    assert model.labels is not None
-    assert model.labels[0] == "tench"

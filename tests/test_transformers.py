@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from examples import (
-    Net,
     assert_clear_error,
     assert_same_in_a_batch,
     patch_box,
@@ -173,23 +172,6 @@ def test_what_the_head_reads() -> None:
     assert read("SiglipVisionModel") == ("patches",)
 
 
-def test_image_towers_give_an_embedding_and_no_classes() -> None:
-    for name, width in (("CLIPVisionModelWithProjection", 6), ("SiglipVisionModel", 32)):
-        model = small(name)
-        acts = vitviz.capture(model, picture())
-        assert (model.embeds, model.num_classes) == (True, 0)
-        assert acts.logits is not None
-        assert (acts.logits.shape, acts.probabilities) == ((width,), None)
-    whole = transformers.CLIPModel(
-        transformers.CLIPConfig(vision_config={**SMALL, "image_size": 32}, text_config=SMALL)
-    ).eval()
-    processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32)
-    both = vitviz.watch(whole, preprocessing=processor)  # its image side answers
-    tower = vitviz.watch(whole.vision_model, preprocessing=processor)
-    assert both.outputs == whole.config.projection_dim
-    assert vitviz.capture(both, picture()).depth == vitviz.capture(tower, picture()).depth == 2
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_relative_bias_of_beit_is_in_its_scores(shared: bool) -> None:
     options = dict(use_relative_position_bias=not shared, use_shared_relative_position_bias=shared)
@@ -206,55 +188,10 @@ def test_the_relative_bias_of_beit_is_in_its_scores(shared: bool) -> None:
     assert np.abs(bias).max() > 0.1
 
 
-def test_labels_are_those_of_the_configuration() -> None:
-    names = {0: "cat", 1: "dog", 2: "fox", 3: "owl", 4: "bat"}
-    module = module_of("ViTForImageClassification", id2label=names)
-    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    model = vitviz.watch(module, preprocessing=processor)
-    assert model.labels == tuple(names.values())
-    assert model.name == "ViTForImageClassification"
-    assert vitviz.watch(module, preprocessing=processor, labels=list("abcde")).labels == (
-        *("a", "b", "c", "d", "e"),
-    )
-    numbered = module_of("ViTForImageClassification")  # LABEL_0, LABEL_1, ... say nothing
-    assert vitviz.watch(numbered, preprocessing=processor).labels is None
-
-
-def test_a_module_that_does_not_know_its_pictures_is_refused() -> None:
-    with pytest.raises(ModelError, match="the image processor of transformers") as caught:
-        vitviz.watch(module_of("ViTModel"))
-    assert_clear_error(caught.value)
-
-
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_each_picture_of_a_batch_equals_its_own_capture(attention: str) -> None:
     model = small("ViTForImageClassification", attention)
     assert_same_in_a_batch(model, [picture(seed=seed) for seed in range(4)])
-
-
-def test_the_parts_of_a_wrapper_are_listed() -> None:
-    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    pair = Net(student=module_of("ViTForImageClassification"), teacher=module_of("Dinov2Model"))
-    with pytest.raises(ModelError, match=r"2 parts .*: student, teacher") as caught:
-        vitviz.watch(pair, preprocessing=processor)
-    assert_clear_error(caught.value)
-    masked = transformers.ViTForMaskedImageModeling(
-        transformers.ViTConfig(**SMALL, image_size=32)
-    ).eval()
-    with pytest.raises(ModelError, match="for a picture instead of one row"):
-        vitviz.watch(nn.Sequential(masked), preprocessing=processor)
-
-
-def test_a_head_that_was_exchanged_is_the_one_that_answers() -> None:
-    module = module_of("ViTForImageClassification", id2label=dict(enumerate("abcde")))
-    module.classifier = nn.Linear(32, 3)
-    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    model = vitviz.watch(module, preprocessing=processor)
-    acts = vitviz.capture(model, picture())
-    assert acts.logits is not None
-    assert (acts.logits.shape, model.num_classes, acts.labels) == ((3,), 3, None)
-    module.classifier = nn.Identity()
-    assert vitviz.capture(vitviz.watch(module, preprocessing=processor), picture()).logits is None
 
 
 def test_flex_attention_is_refused_in_one_way_everywhere() -> None:

@@ -23,7 +23,7 @@ from examples import (
     timm_module,
     write_shipped,
 )
-from hub_server import COMMIT, put_in_cache
+from hub_server import put_in_cache
 from numpy.testing import assert_array_equal
 from PIL import Image
 from safetensors.torch import save
@@ -32,7 +32,7 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.models import get_pretrained_cfg
 
 import vitviz
-from vitviz.model import Model, memory
+from vitviz.model import Model, Preprocessing, memory
 from vitviz.model.families import ModelError, position_encodings
 from vitviz.text.families import POSITION_ENCODINGS, explain_positions
 from vitviz.zoo import (
@@ -44,7 +44,7 @@ from vitviz.zoo import (
     random_kernel,
     weights_of,
 )
-from vitviz.zoo.architectures import build_outline, on_meta_device
+from vitviz.zoo.architectures import on_meta_device
 from vitviz.zoo.checkpoints import load_shipped
 
 
@@ -74,21 +74,17 @@ def test_what_was_loaded_here_is_ready_and_frozen(shipped: str) -> None:
 # --- the interface ------------------------------------------------------------------------------
 
 
-def test_an_unknown_name_gets_a_suggestion() -> None:
-    with pytest.raises(ModelError, match=r"Did you mean vit_tiny_patch16_224\?") as caught:
-        load_model("vit_tinny_patch16_224", pretrained=False)
-    assert "vit_tinny_patch16_224" in str(caught.value)
-    assert_clear_error(caught.value)
-
-
-def test_a_shipped_model_is_suggested_too(shipped: str) -> None:
-    with pytest.raises(ModelError, match=r"Did you mean little\?"):
-        load_model("litle")
-
-
-@pytest.mark.parametrize("name", ["", "???", "hf-hub:nobody", "../../etc/passwd"])
-def test_a_name_like_no_other_gets_no_suggestion(name: str) -> None:
-    with pytest.raises(ModelError, match="There is no model named") as caught:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("vit_tinny_patch16_224", r"vit_tinny_patch16_224.*Did you mean vit_tiny_patch16_224\?"),
+        ("litle", r"Did you mean little\?"),
+        ("", "There is no model named"),
+        ("../../etc/passwd", "There is no model named"),
+    ],
+)
+def test_an_unknown_name_is_refused(name: str, said: str, shipped: str) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
         load_model(name)
     assert_clear_error(caught.value)
 
@@ -110,15 +106,6 @@ def test_timms_prefix_is_understood() -> None:
     model = without_numbers("timm/test_vit")
     assert model.name == "timm/test_vit"
     assert type(model.module).__module__ == "timm.models.vision_transformer"
-
-
-def test_the_catalogue_names_models_that_exist_shipped_ones_first(shipped: str) -> None:
-    entries = catalogue()
-    assert (entries[0].name, entries[0].shipped) == (shipped, True)
-    for entry in entries[1:]:
-        assert timm.is_model(entry.name)
-        assert not entry.shipped
-    assert len({entry.name for entry in entries}) == len(entries)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +135,7 @@ def test_the_catalogue_knows_what_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert catalogue()[0].shipped
     assert {entry.on_disk for entry in catalogue() if entry.shipped} == {True}
     assert {entry.on_disk for entry in catalogue() if not entry.shipped} == {False}
     put_in_cache(tmp_path, weights_of("deit_tiny_patch16_224"), b"weights")
@@ -191,27 +179,11 @@ def test_loading_leaves_the_global_generators_alone(
     assert_array_equal(np.random.get_state()[1], states[2])  # type: ignore[index]
 
 
-def test_a_failure_leaves_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    with pytest.raises(ModelError):
-        load_model("resnet18", pretrained=False, seed=5)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("name", ["test_vit", "vitviz_tiny_cifar10"])
-def test_a_seed_with_trained_weights_is_refused(name: str) -> None:
-    with pytest.raises(ModelError, match="pretrained=False") as caught:
-        load_model(name, seed=1)
-    assert "seed" in str(caught.value)
-    assert str(caught.value).count("\n") == 0
-
-
-def test_a_seed_with_a_file_of_weights_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(save(timm_module("test_vit").state_dict()))
-    for pretrained in (True, False):
-        with pytest.raises(ModelError, match="A seed belongs to random weights"):
-            load_model("test_vit", pretrained=pretrained, checkpoint=path, seed=1)
+def test_a_seed_of_weights_that_are_not_random_is_refused() -> None:
+    file: Any = dict(checkpoint="weights.safetensors")
+    for options in ({}, file, dict(file, pretrained=False)):
+        with pytest.raises(ModelError, match=r"A seed belongs to random weights\. Add pretrained="):
+            load_model("test_vit", seed=1, **options)
 
 
 @pytest.mark.parametrize("size", [None, (48, 80)])
@@ -241,43 +213,12 @@ def test_a_mimetic_initialisation_depends_on_the_seed(size: tuple[int, int] | No
 # --- trained weights of timm --------------------------------------------------------------------
 
 
-@cache
-def marked() -> bytes:
-    """A file of weights."""
-    module = timm_module("test_vit")
-    with torch.no_grad():
-        module.norm.bias.fill_(0.5)
-    return save(module.state_dict())
-
-
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No network, and timm's smallest ViT in the hub's cache, with a mark on its weights."""
-    put_in_cache(tmp_path / "hub", weights_of("test_vit"), marked())
+    """No network, and timm's smallest ViT in the hub's cache."""
+    weights = save(timm_module("test_vit").state_dict())
+    put_in_cache(tmp_path / "hub", weights_of("test_vit"), weights)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-
-
-def test_trained_weights_are_asked_for_unless_told_otherwise(offline: None) -> None:
-    model = load_model("test_vit")
-    assert model.trained is True
-    assert model.weights.startswith("trained weights of timm")
-    assert "random" not in model.weights
-    assert (model.module.state_dict()["norm.bias"] == 0.5).all()
-
-
-def test_tag_and_revision_of_the_weights_are_named_in_the_provenance(offline: None) -> None:
-    model = load_model("timm/test_vit.r160_in1k")
-    assert model.weights == f"trained weights of timm, r160_in1k, revision {COMMIT[:7]}"
-
-
-def test_weights_that_cannot_be_downloaded_are_refused_with_advice(offline: None) -> None:
-    with pytest.raises(ModelError, match="could not be downloaded") as caught:
-        load_model("vit_tiny_patch16_224")
-    message = str(caught.value)
-    for words in ("internet", "shipped", "random weights", "`vitviz fetch vit_tiny_patch16_224`"):
-        assert words in message
-    assert "http" not in message
-    assert_clear_error(caught.value)
 
 
 # --- what a timm model is -----------------------------------------------------------------------
@@ -315,19 +256,6 @@ def test_outputs_of_random_weights_have_no_names(name: str) -> None:
     assert acts.labels is None
     assert acts.output_names[5] == "output 5"
     assert len(acts.output_names) == model.num_classes > 5
-
-
-def test_an_exchanged_head_has_no_names(offline: None) -> None:
-    model = load_model("test_vit")
-    module: Any = model.module
-    module.reset_classifier(7)
-    acts = vitviz.capture(model, picture())
-    assert (model.labels, model.num_classes) == (None, 7)
-    assert acts.labels is None
-    assert acts.output_names == tuple(f"output {index}" for index in range(7))
-    model = load_model("test_vit")
-    model.module.head = torch.nn.Linear(64, 3)  # which leaves timm's count of classes as it was
-    assert vitviz.capture(model, picture()).output_names == ("output 0", "output 1", "output 2")
 
 
 @pytest.mark.parametrize(
@@ -417,29 +345,86 @@ def test_other_crop_modes_are_timms_too(crop_mode: str, monkeypatch: pytest.Monk
         assert ((x - expected) * 0.5 * 255).abs().mean() < 0.5
 
 
-# --- picture sizes ------------------------------------------------------------------------------
+# --- what is said of a checkpoint beside its file -----------------------------------------------
+
+
+SETTINGS: dict[str, Any] = dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop_pct=0.8)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("given") / "mine.pth"
+    torch.save(timm_module("test_vit", num_classes=3).state_dict(), path)
+    return path
+
+
+def test_a_dictionary_names_what_differs(file: Path) -> None:
+    own = load_model("test_vit", checkpoint=file)
+    model = load_model(
+        "test_vit", checkpoint=file, preprocessing=SETTINGS, labels=["cat", "dog", "fox"]
+    )
+    assert model.labels == ("cat", "dog", "fox")
+    made = model.preprocess
+    assert (made.mean, made.std, made.crop_pct) == tuple(SETTINGS.values())
+    assert (made.input_size, made.interpolation) == (
+        own.preprocess.input_size,
+        own.preprocess.interpolation,
+    )
+    assert model.weights == f"{own.weights}, preprocessing as given"
+    expected = Preprocessing(input_size=(160, 160), interpolation=made.interpolation, **SETTINGS)
+    assert torch.equal(made(picture(300, 200)), expected(picture(300, 200)))
+
+
+def test_a_whole_preprocessing_gives_the_input_size_too(file: Path) -> None:
+    given = Preprocessing(input_size=(96, 128), **SETTINGS, crop_mode="squash")
+    model = load_model("test_vit", checkpoint=file, preprocessing=given)
+    assert model.preprocess == given
+    assert model.layers[0].query_grid == (6, 8)
+    assert ", positions resampled from 10x10 to 6x8" in model.weights
+    other = load_model("test_vit", checkpoint=file, preprocessing=given, image_size=64)
+    assert other.preprocess.input_size == (64, 64)
+    assert other.preprocess.mean == given.mean
+    by_name = load_model("test_vit", checkpoint=file, preprocessing=dict(input_size=(96, 128)))
+    assert by_name.preprocess.input_size == (96, 128)
+
+
+def test_an_image_processor_of_transformers_is_taken(file: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+    kind = getattr(transformers, "ViTImageProcessorPil", transformers.ViTImageProcessor)
+    made = kind(size={"height": 64, "width": 64}, resample=2, image_mean=[0.1] * 3)
+    model = load_model("test_vit", checkpoint=file, preprocessing=made)
+    assert model.preprocess.input_size == (64, 64)
+    assert model.preprocess.mean == (0.1, 0.1, 0.1)
+    assert model.preprocess.interpolation == "bilinear"
+
+
+def test_a_model_without_a_checkpoint_takes_it_too() -> None:
+    model = load_model("test_vit", pretrained=False, preprocessing=SETTINGS, crop=False)
+    assert model.preprocess.mean == SETTINGS["mean"]
+    assert (model.preprocess.crop_mode, model.preprocess.crop_pct) == ("squash", 1.0)
 
 
 @pytest.mark.parametrize(
-    ("image_size", "input_size", "grid"),
+    ("given", "said"),
     [
-        (None, (160, 160), (10, 10)),
-        (96, (96, 96), (6, 6)),
-        ((64, 112), (64, 112), (4, 7)),
-        (100, (100, 100), (6, 6)),
+        (dict(colour=3), "Unknown field colour of the preprocessing. Known are input_size, mean, "),
+        (
+            dict(std=(0.0, 1.0, 1.0)),
+            r"Invalid preprocessing: std \(0\.0, 1\.0, 1\.0\)",
+        ),
+        (dict(crop_pct=0.0), "Invalid preprocessing"),
+        (dict(crop_mode="mirror"), "Invalid preprocessing"),
+        (dict(input_size=0), "Expected an image size"),
+        (3, "Expected a vitviz.Preprocessing"),
     ],
 )
-def test_a_timm_model_of_another_size(
-    image_size: Any, input_size: tuple[int, int], grid: tuple[int, int]
-) -> None:
-    name = "vit_tiny_patch16_224" if image_size == 100 else "test_vit"
-    model = load_model(name, pretrained=False, image_size=image_size)
-    assert model.preprocess.input_size == input_size
-    assert model.layers[0].query_grid == grid
-    assert model.layers[0].patch_size == 16
-    acts = vitviz.capture(model, picture())
-    assert acts.grid == grid
-    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+def test_what_fits_no_picture_is_refused(given: Any, said: str, file: Path) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        load_model("test_vit", checkpoint=file, preprocessing=given)
+    assert_clear_error(caught.value)
+
+
+# --- picture sizes ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -484,15 +469,6 @@ def test_a_size_that_the_architecture_cannot_have_is_refused(
     assert_clear_error(caught.value)
 
 
-@pytest.mark.parametrize("image_size", [None, 96, (64, 160)])
-def test_a_model_that_takes_any_size_is_not_told_it(image_size: Any) -> None:
-    model = load_model("pvt_v2_b0", pretrained=False, image_size=image_size)
-    height, width = {None: (224, 224), 96: (96, 96), (64, 160): (64, 160)}[image_size]
-    assert model.preprocess.input_size == (height, width)
-    assert model.layers[0].query_grid == (height // 4, width // 4)
-    assert [layer.refusal for layer in vitviz.capture(model, picture()).layers] == [None] * 8
-
-
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -501,6 +477,8 @@ def test_a_model_that_takes_any_size_is_not_told_it(image_size: Any) -> None:
         ("swin_tiny_patch4_window7_224", (96, 160)),
         ("coatnet_0_rw_224", (64, 96)),
         ("mixer_s32_224", (64, 96)),
+        ("vit_tiny_patch16_224", (100, 100)),  # no whole patches
+        ("pvt_v2_b0", (64, 160)),  # which takes any size and is not told it
     ],
 )
 def test_other_families_of_another_size(name: str, size: tuple[int, int]) -> None:
@@ -572,18 +550,6 @@ def test_a_photo_reaches_the_shipped_models_as_soft_as_their_training(name: str)
 
 
 # --- threads ------------------------------------------------------------------------------------
-
-
-def test_an_outline_is_made_once_and_lists_are_options_too() -> None:
-    sizes = {"img_size": (80, 48), "embed_dim": 8, "num_heads": 2}
-    outline = build_outline("test_vit", sizes)
-    assert build_outline("test_vit", dict(sizes)) is outline
-    assert build_outline("test_vit", {**sizes, "embed_dim": 16}) is not outline
-    listed = build_outline("test_vit", {**sizes, "img_size": [80, 48]})
-    shapes = [
-        {key: value.shape for key, value in one.state_dict().items()} for one in (outline, listed)
-    ]
-    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(8, 4), (3, 1), (1, 1)])

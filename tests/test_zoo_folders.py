@@ -176,25 +176,6 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         rewritten(lambda c: c["pretrained_cfg"].update(mean=[1, "a", 2])),
         "The preprocessing in the config.json of mine is invalid",
     ),
-    "crop": (
-        rewritten(lambda c: c["pretrained_cfg"].update(crop_mode="mirror")),
-        "The preprocessing in the config.json of mine is invalid",
-    ),
-    "interpolation": (
-        rewritten(lambda c: c["pretrained_cfg"].update(interpolation="magic")),
-        "The preprocessing in the config.json of mine is invalid",
-    ),
-    "other weights": (
-        lambda f: save_file({"a": torch.ones(2)}, f / "model.safetensors"),
-        "The file ",
-    ),
-    "not finite": (
-        lambda f: save_file(
-            {k: v / 0 for k, v in load_file(f / "model.safetensors").items()},
-            f / "model.safetensors",
-        ),
-        "NaN or infinite",
-    ),
 }
 
 
@@ -209,15 +190,6 @@ def test_a_folder_that_cannot_be_read_is_refused_in_a_sentence(what: str, tmp_pa
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_a_whole_model_in_a_folder_is_refused(tmp_path: Path) -> None:
-    folder = saved(module_of(), tmp_path / "mine")
-    (folder / "model.safetensors").unlink()
-    torch.save(module_of(), folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="Save the state_dict") as caught:
-        load_model(folder)
-    assert_clear_error(caught.value)
-
-
 # --- names of classes ---------------------------------------------------------------------------
 
 
@@ -228,7 +200,6 @@ def test_a_whole_model_in_a_folder_is_refused(tmp_path: Path) -> None:
         "cat\ndog\nfox",
         '["cat", "dog", "fox"]',
         '{"1": "dog", "0": "cat", "2": "fox"}',
-        '{"dog": 1, "cat": 0, "fox": 2}',
         "\ufeffcat\r\ndog\r\nfox\r\n",
         '"cat"\n"dog"\n"fox"\n',
         "class\ncat\ndog\nfox\n",
@@ -264,15 +235,11 @@ def test_names_may_be_given_and_those_of_the_folder_come_first(tmp_path: Path) -
     ("text", "said"),
     [
         ("cat\ndog", "each of 3 outputs, got 2"),
-        ("", "each of 3 outputs, got 0"),
         (
             '{"a": "cat"}',
             "names.txt: The labels are {'a': 'cat'}. A dictionary of labels needs a name",
         ),
-        ('{"0": "1", "1": "2", "2": "0"}', "names.txt: The labels can be read in two ways"),
-        ('["cat", null, "owl"]', "names.txt: The name of a class must be text, got None"),
         ("[1, 2", "does not name classes"),
-        ('{"1": 2, "2": 0, "0": 1}', "can be read in two ways"),
         (None, "There is no file of class names names.txt"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The size and shape of the input: what it costs, whole pictures, and what cannot be resampled."""
+"""The size and shape of the input: what it costs, whole pictures, positions at another size."""
 
 from dataclasses import replace
 from functools import cache
@@ -8,20 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_clear_error, example, patch_box, picture, timm_module
+from examples import (
+    LITTLE,
+    assert_clear_error,
+    assert_same_answer,
+    example,
+    own_module,
+    patch_box,
+    timm_module,
+    write_shipped,
+)
 from hub_server import put_in_cache
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from planting import planted, spotlight
 from safetensors.torch import save, save_file
+from test_checkpoints_foreign import _VIT_BLOCK, as_hugging_face, as_jax
 from timm.layers import resample_abs_pos_embed
 
 from vitviz import ModelError, capture, load_model
 from vitviz.model import Model
-from vitviz.zoo import input_cost, step_of, weights_of, whole_picture
-from vitviz.zoo.architectures import build_outline, on_meta_device
-from vitviz.zoo.resampling import timm_resampling_note
+from vitviz.zoo import checkpoints, input_cost, step_of, weights_of, whole_picture
+from vitviz.zoo.architectures import build_outline, on_meta_device, preprocessing_of
+from vitviz.zoo.checkpoints import CheckpointError
+from vitviz.zoo.resampling import timm_resampling_note, trained_size
 
 TABLE = "blocks.0.attn.relative_position_bias_table"
 LIST = ("vit_tiny_patch16_224", "vit_small_patch14_dinov2", "swin_tiny_patch4_window7_224")
@@ -76,16 +87,6 @@ def test_no_picture_is_without_an_input(width: int, height: int) -> None:
     size = whole_picture(model, (width, height))
     assert size[0] % 4 == size[1] % 4 == 0
     assert 12 <= size[0] * size[1] / 16 <= 48
-
-
-def test_nothing_of_the_picture_is_cut_off() -> None:
-    usual = outline("vit_tiny_patch16_224").preprocess.place(picture(300, 200)).crop
-    assert usual[0] > 30
-    model = outline("vit_tiny_patch16_224", image_size=(192, 288), crop=False)
-    assert model.preprocess.place(picture(300, 200)).crop == (0, 0, 300, 200)
-    assert model.preprocess.input_size == (192, 288)
-    x = model.preprocess(picture(300, 200))
-    assert x.shape == (3, 192, 288)
 
 
 @pytest.mark.parametrize("size", [(300, 200), (160, 250)])
@@ -190,4 +191,132 @@ def test_a_shipped_model_too_is_refused_before_memory_is_spent(
     monkeypatch.setattr("vitviz.model.memory.free_bytes", lambda: 10**9)
     with pytest.raises(ModelError, match=r"at 2048 x 2048 pixels needs about .* GB") as caught:
         load_model("vitviz_tiny_cifar10", image_size=2048)
+    assert_clear_error(caught.value)
+
+
+# --- the input size of a checkpoint, from its positions ------------------------------------------
+
+
+def file_of(module: torch.nn.Module, folder: Path) -> Path:
+    path = folder / "mine.safetensors"
+    save_file(module.state_dict(), path)
+    return path
+
+
+def test_a_file_is_run_at_the_size_that_it_was_trained_at(tmp_path: Path) -> None:
+    module = timm_module("test_vit", img_size=96)
+    model = load_model("test_vit", checkpoint=file_of(module, tmp_path))
+    assert model.preprocess.input_size == (96, 96)
+    assert model.layers[0].query_grid == (6, 6)
+    assert "resampled" not in model.weights
+    assert_same_answer(model, module)
+    assert torch.equal(model.module.state_dict()["pos_embed"], module.state_dict()["pos_embed"])
+
+
+def test_positions_that_fill_no_square_need_a_size(tmp_path: Path) -> None:
+    module = timm_module("test_vit", img_size=(64, 112))
+    path = file_of(module, tmp_path)
+    with pytest.raises(
+        ModelError, match=r"28 patch positions do not .*\. Give image_size="
+    ) as caught:
+        load_model("test_vit", checkpoint=path)
+    assert_clear_error(caught.value)
+    model = load_model("test_vit", checkpoint=path, image_size=(64, 112))
+    assert "resampled" not in model.weights
+    assert_same_answer(model, module)
+    with pytest.raises(ModelError, match="28 patch positions fill neither a square nor the grid"):
+        load_model("test_vit", checkpoint=path, image_size=96)
+
+
+def test_other_libraries_files_tell_their_size_too(tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    np.savez(tmp_path / "jax.npz", **as_jax(192, 2, 3, 5, 100))
+    model = load_model(name, checkpoint=tmp_path / "jax.npz")
+    assert model.preprocess.input_size == (160, 160)
+    module = timm_module(name, img_size=96, num_classes=3, depth=2)
+    save_file(as_hugging_face(module.state_dict(), _VIT_BLOCK, "vit."), tmp_path / "hf.safetensors")
+    model = load_model(name, checkpoint=tmp_path / "hf.safetensors")
+    assert model.preprocess.input_size == (96, 96)
+    assert_same_answer(model, module)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("vit_small_patch14_dinov2", 224),
+        ("vit_small_patch14_reg4_dinov2", 224),
+        ("deit_tiny_distilled_patch16_224", 384),
+        ("vit_base_patch16_siglip_224", 384),
+        ("vit_small_r26_s32_224", 320),
+        ("eva02_tiny_patch14_336", 224),
+        ("cait_xxs24_224", 384),
+        ("beit_base_patch16_224", 384),
+        ("mixer_s32_224", 256),
+        ("coatnet_0_rw_224", 256),
+        ("maxvit_tiny_tf_224", 384),
+        ("maxvit_nano_rw_256", 320),
+        # these tell nothing
+        ("vit_small_patch16_dinov3", 320),
+        ("vit_relpos_small_patch16_224", 320),
+        ("swinv2_tiny_window8_256", 320),
+        ("swin_tiny_patch4_window7_224", 448),
+    ],
+)
+def test_what_can_be_known_of_each_family(name: str, size: int) -> None:
+    staged = name.startswith(("coatnet", "maxvit", "swin"))
+    options: dict[str, Any] = {"depths": (1, 1, 1, 1)} if staged else {"depth": 2}
+    options = {} if name.startswith("mixer") else options
+    usual = build_outline(name, options)
+    other = build_outline(name, {**options, "img_size": size}).state_dict()
+    default = preprocessing_of(usual, None).input_size
+    tells = not name.startswith(("swin", "vit_small_patch16_dinov3", "vit_relpos"))
+    found = [
+        trained_size({key: tuple(tensor.shape) for key, tensor in state.items()}, usual, default)
+        for state in (usual.state_dict(), other)
+    ]
+    assert found == ([default, (size, size)] if tells else [None, None])
+
+
+def test_a_size_out_of_reach_is_refused() -> None:
+    usual = build_outline("test_vit", {})
+    with pytest.raises(CheckpointError, match="for an input of 16,000 pixels a side"):
+        trained_size({"pos_embed": (1, 1 + 1000**2, 64)}, usual, (160, 160))
+
+
+def test_a_size_that_a_file_does_not_tell_is_said_to_be_the_architectures(tmp_path: Path) -> None:
+    path = file_of(timm_module("pvt_v2_b0"), tmp_path)
+    untold = ", input size of the architecture, as the file does not tell it"
+    assert load_model("pvt_v2_b0", checkpoint=path).weights.endswith(untold)
+    assert untold not in load_model("pvt_v2_b0", checkpoint=path, image_size=96).weights
+
+
+def test_a_shipped_architecture_is_told_its_size_by_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
+    write_shipped(tmp_path)
+    path = file_of(own_module(**{**LITTLE, "image_size": 16}), tmp_path)
+    model = load_model("little", checkpoint=path)
+    assert (model.preprocess.input_size, model.layers[0].query_grid) == ((16, 16), (4, 4))
+    assert "resampled" not in model.weights
+    model = load_model("little", image_size=(16, 24))
+    assert model.weights.endswith(", positions resampled from 8x8 to 4x6")
+    assert "resampled" not in load_model("little").weights
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("coatnet_nano_rw_224", (208, 240)),  # odd grids, which its shortcuts do not halve alike
+        ("maxvit_tiny_tf_224", (100, 100)),  # no whole windows
+        ("vit_small_patch16_dinov3", (208, 250)),  # no whole patches
+    ],
+)
+def test_a_size_that_timm_fails_at_is_refused_in_a_sentence(
+    name: str, size: tuple[int, int]
+) -> None:
+    with pytest.raises(
+        ModelError, match=f"does not take pictures of {size[0]} x {size[1]}"
+    ) as caught:
+        load_model(name, pretrained=False, image_size=size)
     assert_clear_error(caught.value)
