@@ -292,10 +292,11 @@ def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_not(tmp_path: Pat
     assert inside.shapes == mine.shapes
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".npz"])
-def test_shapes_are_told_without_the_numbers(suffix: str, tmp_path: Path) -> None:
+def test_shapes_are_told_without_the_numbers(suffix: str, number: float, tmp_path: Path) -> None:
     path = tmp_path / f"mine{suffix}"
-    state = {"a": torch.ones(2, 3), "b": torch.full((5,), torch.inf)}
+    state = {"a": torch.ones(2, 3), "b": torch.full((5,), number)}
     if suffix == ".safetensors":
         save_file(state, path)
     elif suffix == ".pth":
