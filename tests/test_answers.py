@@ -16,6 +16,7 @@ from examples import (
     randomise,
     seeded,
     timm_module,
+    vit_of_transformers,
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -45,31 +46,14 @@ def made_by_timm(name: str, **options: Any) -> Any:
     return module
 
 
-def torchvision_module(name: str) -> Any:
-    torchvision = pytest.importorskip("torchvision", reason="torchvision is not installed")
-    if name == "vit":
-        module = torchvision.models.VisionTransformer(
-            image_size=64, patch_size=16, num_layers=2, num_heads=3, hidden_dim=48, mlp_dim=48
-        )
-    else:
-        module = torchvision.models.SwinTransformer(
-            patch_size=[4, 4], embed_dim=24, depths=[1, 1], num_heads=[2, 2], window_size=[4, 4]
-        )
-    randomise(module)
-    return module.eval()
+def torchvision_module(kind: str, *options: Any) -> Any:
+    return getattr(pytest.importorskip("test_torchvision"), kind)(*options)
 
 
-def transformers_module(name: str = "ViT", **options: Any) -> Any:
+def swin_of_transformers() -> Any:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    sizes: dict[str, Any] = dict(
-        num_hidden_layers=2, num_attention_heads=3, hidden_size=48, intermediate_size=48
-    )
-    if name == "Swin":
-        sizes = dict(window_size=4, embed_dim=24, depths=[1, 1], num_heads=[2, 2])
-    config = getattr(transformers, f"{name}Config")(image_size=64, **sizes, **options)
-    module = getattr(transformers, f"{name}ForImageClassification")(config)
-    randomise(module)
-    return module.eval()
+    sizes = dict(image_size=64, window_size=4, embed_dim=24, depths=[1, 1], num_heads=[2, 2])
+    return transformers.SwinForImageClassification(transformers.SwinConfig(**sizes)).eval()
 
 
 #: By name: what makes the module, and the path of the head that people exchange.
@@ -84,10 +68,10 @@ HEADS: dict[str, tuple[Callable[[], Any], str]] = {
         "head.fc",
     ),
     "MLP-Mixer": (lambda: narrow_mixer(img_size=64), "head"),
-    "torchvision's ViT": (lambda: torchvision_module("vit"), "heads.head"),
-    "torchvision's Swin": (lambda: torchvision_module("swin"), "head"),
-    "transformers' ViT": (transformers_module, "classifier"),
-    "transformers' Swin": (lambda: transformers_module("Swin"), "classifier"),
+    "torchvision's ViT": (lambda: torchvision_module("vit", 64), "heads.head"),
+    "torchvision's Swin": (lambda: torchvision_module("swin", "swin_t"), "head"),
+    "transformers' ViT": (lambda: vit_of_transformers(image_size=64), "classifier"),
+    "transformers' Swin": (swin_of_transformers, "classifier"),
 }
 
 
@@ -209,7 +193,9 @@ def test_an_embedding_of_timm_becomes_classes_with_another_head() -> None:
 class TestWhatTheOutputsMean:
     def test_a_multi_label_head_has_a_probability_for_each_label(self, tmp_path: Path) -> None:
         names = {0: "edema", 1: "effusion", 2: "normal"}
-        module = transformers_module(problem_type="multi_label_classification", id2label=names)
+        module = vit_of_transformers(
+            image_size=64, problem_type="multi_label_classification", id2label=names
+        )
         model = model_of(module)
         acts = vitviz.capture(model, picture())
         assert acts.logits is not None
@@ -227,7 +213,7 @@ class TestWhatTheOutputsMean:
 
     def test_a_regression_has_values_and_no_probabilities(self, tmp_path: Path) -> None:
         names = {0: "age", 1: "weight"}
-        module = transformers_module(problem_type="regression", id2label=names)
+        module = vit_of_transformers(image_size=64, problem_type="regression", id2label=names)
         module.save_pretrained(tmp_path / "folder")
         for model in (vitviz.load_model(tmp_path / "folder"), model_of(module, labels=names)):
             acts = vitviz.capture(model, picture())

@@ -10,7 +10,7 @@ import timm
 import torch
 from examples import assert_clear_error, randomise, skip_random_weights, timm_module
 from safetensors.torch import save_file
-from test_checkpoints_foreign import _DINO_BLOCK, _VIT_BLOCK, as_hugging_face, as_jax
+from test_checkpoints_foreign import as_jax, of_transformers
 from torch import Tensor
 
 from vitviz.model.families import ModelError
@@ -29,15 +29,14 @@ def in_timms_names() -> tuple[Any, State]:
 
 
 def in_hugging_faces_names() -> tuple[Any, State]:
-    module = timm_module(NAME, **SMALL)
-    return module, as_hugging_face(module.state_dict(), _VIT_BLOCK, "vit.")
+    return timm_module(NAME, **SMALL), of_transformers()
 
 
 def with_registers() -> tuple[Any, State]:
-    options: dict[str, Any] = dict(SMALL, reg_tokens=2, no_embed_class=True, init_values=1.0)
-    module = timm_module(NAME, **options)
-    state = {**module.state_dict(), "pos_embed": torch.randn(1, 5, 16)}
-    return module, as_hugging_face(state, _DINO_BLOCK, "")
+    options: dict[str, Any] = dict(SMALL, num_classes=0, reg_tokens=2, no_embed_class=True)
+    module = timm_module(NAME, init_values=1.0, **options)
+    state = of_transformers("Dinov2WithRegistersModel", num_register_tokens=2)
+    return module, {name: tensor for name, tensor in state.items() if "mask_token" not in name}
 
 
 def in_jaxs_names() -> tuple[Any, State]:
@@ -55,7 +54,9 @@ _BESIDE = ("attention.", "layernorm.", "classifier.", "projection.")
 
 
 def damaged(state: State, names: list[str]) -> Iterator[State]:
-    """The state with one of these tensors lost, renamed, or replaced."""
+    """The state with a part too many, or one of these tensors lost, renamed, or replaced."""
+    yield {**state, f"{names[0]}.more": torch.ones(2)}
+    yield {**state, f"{names[-1]}.more": torch.ones(2)}
     for name in names:
         tensor = state[name]
         rest = {other: value for other, value in state.items() if other != name}
@@ -95,6 +96,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
         except CheckpointError as error:
             assert_clear_error(error)
         else:
+            assert len(wrong) == len(state)  # no part too few or too many
             taken += 1
             load_state(module, before, prefix=module.num_prefix_tokens)
             continue
@@ -112,8 +114,10 @@ def test_load_model_refuses_it_in_a_sentence(
     if scheme == "jax":
         state = {key: torch.from_numpy(a) for key, a in as_jax(64, 1, 2, 5, 100).items()}
     else:
-        module = timm_module("test_vit", depth=1, num_classes=5)
-        state = as_hugging_face(module.state_dict(), _VIT_BLOCK, "")
+        sizes: dict[str, Any] = dict(
+            hidden_size=64, intermediate_size=192, image_size=160, patch_size=16
+        )
+        state = of_transformers(**sizes, num_labels=5)
     for part in ("query", "head", "classifier", "pos", "embedding"):
         names = [name for name in state if part in name]
         for name in names[:1]:

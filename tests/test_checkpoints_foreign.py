@@ -2,20 +2,20 @@
 
 import json
 import os
-import re
 import struct
 import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from examples import assert_clear_error, timm_module
-from safetensors.torch import save_file
+from examples import assert_clear_error, assert_same_answer, timm_module
+from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import _load_weights
 from torch import Tensor
 
@@ -25,81 +25,16 @@ from vitviz.zoo.checkpoints import Checkpoint, CheckpointError, pickles
 
 State = dict[str, Tensor]
 
-# --- Hugging Face's names -----------------------------------------------------------------------
 
-_TOP = {
-    "cls_token": "embeddings.cls_token",
-    "dist_token": "embeddings.distillation_token",
-    "reg_token": "embeddings.register_tokens",
-    "pos_embed": "embeddings.position_embeddings",
-    "patch_embed.proj": "embeddings.patch_embeddings.projection",
-    "norm": "layernorm",
-    "head_dist": "distillation_classifier",
-    "head": "classifier",
-}
-_VIT_BLOCK = {
-    "attn.proj": "attention.output.dense",
-    "norm1": "layernorm_before",
-    "norm2": "layernorm_after",
-    "mlp.fc1": "intermediate.dense",
-    "mlp.fc2": "output.dense",
-}
-_DINO_BLOCK = {
-    "attn.proj": "attention.output.dense",
-    "ls1.gamma": "layer_scale1.lambda1",
-    "ls2.gamma": "layer_scale2.lambda1",
-}
-
-
-def as_hugging_face(state: State, block: dict[str, str], model: str, **heads: str) -> State:
-    """A state dict of timm under the names that transformers gives its parts."""
-    found: State = {}
-    for name, tensor in state.items():
-        inside = re.fullmatch(r"blocks\.(\d+)\.(.+)", name)
-        if not inside:
-            old = max((key for key in _TOP if name.startswith(key)), key=len)
-            new = {**_TOP, **heads}[old] + name[len(old) :]
-            found[new if "classifier" in new else f"{model}{new}"] = tensor
-        elif inside[2].startswith("attn.qkv."):
-            kind = inside[2].rpartition(".")[2]
-            for part, rows in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-                layer = f"{model}encoder.layer.{inside[1]}.attention.attention.{part}.{kind}"
-                found[layer] = rows.clone()
-        else:
-            part = inside[2]
-            for old, new in block.items():
-                part = part.replace(old, new) if part.startswith(old) else part
-            found[f"{model}encoder.layer.{inside[1]}.{part}"] = tensor
-    return found
-
-
-def assert_same_answers(expected: Any, path: Path, name: str, **options: Any) -> None:
-    model = load_model(name, checkpoint=path, **options)
-    x = torch.randn(1, 3, *model.preprocess.input_size, generator=torch.Generator().manual_seed(1))
-    with torch.inference_mode():
-        torch.testing.assert_close(model.module(x), expected(x), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: s.pop("encoder.layer.1.attention.attention.key.weight"), "blocks.1.attn.qkv"),
-        (lambda s: s.pop("encoder.layer.0.attention.attention.query.bias"), "blocks.0.attn.qkv"),
-        (lambda s: s.pop("layernorm.bias"), "lacks norm.bias"),
-        (lambda s: s.update({"encoder.layer.1.extra": torch.ones(1)}), "blocks.1.extra"),
-        (lambda s: s.update({"encoder.strange": torch.ones(1)}), "encoder.strange"),
-    ],
-)
-def test_a_part_too_few_or_too_many_is_refused(
-    change: Callable[[State], Any], message: str, tmp_path: Path
-) -> None:
-    module = timm_module("vit_tiny_patch16_224", depth=2, num_classes=3)
-    state = as_hugging_face(module.state_dict(), _VIT_BLOCK, "")
-    change(state)
-    save_file(state, tmp_path / "hf.safetensors")
-    with pytest.raises(ModelError, match=message) as caught:
-        load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "hf.safetensors")
-    assert_clear_error(caught.value)
+def of_transformers(kind: str = "ViTForImageClassification", **options: Any) -> State:
+    """A small model as `save_pretrained` writes it, in the names of transformers 4."""
+    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes: dict[str, Any] = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    sizes |= dict(intermediate_size=64, image_size=8, patch_size=4, num_labels=3)
+    made = getattr(transformers, kind)
+    with TemporaryDirectory() as folder:
+        made(made.config_class(**{**sizes, **options})).save_pretrained(folder)
+        return load_file(f"{folder}/model.safetensors")
 
 
 # --- the JAX ViT --------------------------------------------------------------------------------
@@ -149,7 +84,7 @@ def test_the_original_jax_file_is_read_as_timm_reads_it(
     save(path, **as_jax(192, 2, 3, 5, 196))
     expected = timm_module("vit_tiny_patch16_224", depth=2, num_classes=5)
     _load_weights(expected, str(path))
-    assert_same_answers(expected, path, "vit_tiny_patch16_224")
+    assert_same_answer(load_model("vit_tiny_patch16_224", checkpoint=path), expected)
 
 
 def test_a_jax_file_with_a_hidden_layer_before_its_head_is_refused(tmp_path: Path) -> None:

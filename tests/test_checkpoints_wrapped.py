@@ -412,15 +412,6 @@ def test_an_index_over_the_limit_is_refused(
 # --- depth and width ----------------------------------------------------------------------------
 
 
-def test_a_file_tells_its_depth(tmp_path: Path) -> None:
-    module = timm_module(NAME, depth=2, num_classes=3, img_size=64)
-    torch.save(module.state_dict(), tmp_path / "short.pth")
-    model = load_model(NAME, checkpoint=tmp_path / "short.pth")
-    assert (len(model.layers), model.num_classes) == (2, 3)
-    assert model.layers[0].query_grid == (4, 4)
-    assert_same_answer(model, module)
-
-
 def test_a_file_of_another_width_does_not_tell_its_heads(tmp_path: Path) -> None:
     torch.save(timm_module(NAME, embed_dim=32, num_heads=4).state_dict(), tmp_path / "thin.pth")
     with pytest.raises(ModelError, match="has width 32, and test_vit has 64") as caught:

@@ -17,7 +17,7 @@ NAME = "test_vit"
 REPO = "timm/test_vit.r160_in1k"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def state(server: HubServer) -> dict[str, torch.Tensor]:
     """The weights of timm's smallest ViT, which the server has."""
     module = timm_module(NAME)
@@ -27,7 +27,7 @@ def state(server: HubServer) -> dict[str, torch.Tensor]:
 
 
 def test_a_model_is_downloaded_once_and_then_loaded_from_disk(
-    server: HubServer, cache: Path, state: dict[str, torch.Tensor]
+    server: HubServer, state: dict[str, torch.Tensor]
 ) -> None:
     assert not zoo.on_disk(NAME)
     model = load_model(NAME)
@@ -44,9 +44,7 @@ def test_a_model_is_downloaded_once_and_then_loaded_from_disk(
     assert len(server.asked) == asked
 
 
-def test_weights_that_cannot_be_had_are_one_sentence_of_advice(
-    server: HubServer, cache: Path
-) -> None:
+def test_weights_that_cannot_be_had_are_one_sentence_of_advice(server: HubServer) -> None:
     server.mode = "503"
     with pytest.raises(ModelError) as caught:
         load_model(NAME)
@@ -58,27 +56,21 @@ def test_weights_that_cannot_be_had_are_one_sentence_of_advice(
     assert_clear_error(caught.value)
 
 
-def test_a_full_disk_is_told_to_be_emptied(
-    server: HubServer, cache: Path, state: dict[str, torch.Tensor]
-) -> None:
+def test_a_full_disk_is_told_to_be_emptied(server: HubServer) -> None:
     server.claimed = 10**18
     with pytest.raises(ModelError, match="make room, or name another folder in HF_HUB_CACHE"):
         load_model(NAME)
 
 
 @pytest.mark.parametrize("image_size", [None, 64])
-def test_what_cannot_be_shown_is_not_downloaded(
-    image_size: int | None, server: HubServer, cache: Path
-) -> None:
+def test_what_cannot_be_shown_is_not_downloaded(image_size: int | None, server: HubServer) -> None:
     with pytest.raises(ModelError, match="ResNet has no attention") as caught:
         load_model("resnet18", image_size=image_size)
     assert "download" not in str(caught.value)
     assert server.asked == []
 
 
-def test_a_cached_file_that_cannot_be_read_is_fetched_anew_on_the_command_line(
-    server: HubServer, cache: Path, state: dict[str, torch.Tensor]
-) -> None:
+def test_a_cached_file_that_cannot_be_read_is_fetched_anew_on_the_command_line() -> None:
     zoo.fetch_weights(NAME).resolve().write_bytes(b"no weights")
     with pytest.raises(ModelError, match="Run `vitviz fetch test_vit`") as caught:
         load_model(NAME)
@@ -118,10 +110,7 @@ def test_an_architecture_without_weights_on_the_hub_is_refused() -> None:
 
 
 def test_fetch_fills_the_cache_and_says_so(
-    server: HubServer,
-    cache: Path,
-    state: dict[str, torch.Tensor],
-    capsys: pytest.CaptureFixture[str],
+    server: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["fetch", "vitviz_tiny_cifar10", NAME]) == 0
     size = len(server.files[f"{REPO}/model.safetensors"]) / 1e6
@@ -133,9 +122,6 @@ def test_fetch_fills_the_cache_and_says_so(
 
 
 def test_fetch_goes_on_after_a_failure_and_its_code_tells(
-    server: HubServer,
-    cache: Path,
-    state: dict[str, torch.Tensor],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["fetch", "no_such_model", "test_vit2", NAME]) == 1
@@ -148,11 +134,7 @@ def test_fetch_goes_on_after_a_failure_and_its_code_tells(
 
 
 def test_fetch_draws_its_progress_on_a_terminal(
-    server: HubServer,
-    cache: Path,
-    state: dict[str, torch.Tensor],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    server: HubServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert cli.main(["fetch", NAME]) == 0
