@@ -4,6 +4,7 @@ import gc
 import weakref
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from examples import (
     narrow_stems,
     own_model,
     picture,
+    plain_logits,
     seeded,
     timm_module,
     watched,
@@ -28,12 +30,14 @@ from test_families_staged import STAGED, staged_model
 from torch import Tensor
 from torch.nn import functional as F
 
+import vitviz
 from vitviz.activations import (
     Activations,
     DropPatches,
     Edit,
     FillPatches,
     MuteHeads,
+    Picture,
     SwapTokens,
     capture,
     captures,
@@ -181,6 +185,17 @@ def test_logits_of_a_batch_are_those_of_the_plain_forward() -> None:
         expected = model.module(x).numpy()
     found = [acts.logits for acts in captures(model, PICTURES)]
     assert_array_equal(np.stack(found), expected)  # type: ignore[arg-type]
+
+
+def test_bytes_and_paths_are_opened(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    PICTURES[0].save(path)
+    given: list[Picture] = [PICTURES[0], path, str(path), path.read_bytes()]
+    found = [acts.logits for acts in vitviz.captures(example("plain"), given)]
+    expected = plain_logits(example("plain"), PICTURES[0])
+    for logits in found:
+        assert logits is not None
+        assert_allclose(logits, expected, rtol=0, atol=1e-5)
 
 
 def test_pictures_are_read_a_batch_at_a_time() -> None:
