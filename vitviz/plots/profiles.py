@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..common.language import as_percent, tr
+from ..common.language import as_percent, shorten, tr
 from .template import (
     GREY,
     LINES,
@@ -291,7 +291,7 @@ def confusion(found: Mapping[str, Sequence[Any]], names: Sequence[str]) -> go.Fi
         row = shares[label]
         row[np.isnan(row)] = 0  # this label has pictures
         row[answer] = 100 * share
-    labels = [escape_text(name if len(name) <= 22 else f"{name[:21]}…") for name in names]
+    labels = [escape_text(shorten(name, 22)) for name in names]
     numbers = list(range(len(names)))
     axis = dict(tickvals=numbers, ticktext=labels, tickangle=0)
     figure = go.Figure(

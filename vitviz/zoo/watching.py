@@ -189,7 +189,7 @@ def _follow_resizing(model: Model) -> None:
     wanted = read[0]
 
     def stop_other_size(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if inputs[0].shape != wanted.shape:  # a factor enlarges again: do not run what is so large
+        if inputs[0].shape != wanted.shape:  # a factor enlarges again, perhaps to a giant picture
             raise ValueError("resized again")
 
     size, (high, wide) = model.preprocess.input_size, wanted.shape[2:]

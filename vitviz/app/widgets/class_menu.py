@@ -7,7 +7,7 @@ import streamlit as st
 from vitviz import plots
 from vitviz.app.settings import setting
 from vitviz.app.widgets.control import control
-from vitviz.common.language import Message, as_percent, tr
+from vitviz.common.language import Message, as_percent, shorten, tr
 from vitviz.text.class_names import common_names, full_names, other_names, table_names
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ TOP = "top"
 
 def names(acts: "Activations") -> tuple[str, ...]:
     """Return the names of all classes, each short enough for a figure."""
-    return tuple(map(_shorten, common_names(acts.output_names)))
+    return tuple(shorten(name, LONGEST_NAME) for name in common_names(acts.output_names))
 
 
 def answer_figure(acts: "Activations") -> "go.Figure":
@@ -111,8 +111,4 @@ def _probabilities(acts: "Activations") -> "np.ndarray":
 
 def _name(acts: "Activations", index: int) -> str:
     """Return the name of a class that a student would say, short enough for a figure."""
-    return _shorten(common_names(acts.output_names)[index])
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    return shorten(common_names(acts.output_names)[index], LONGEST_NAME)
