@@ -240,6 +240,13 @@ def test_a_file_that_another_takes_the_place_of_is_not_kept(for_others: Server) 
         assert bytes_of_uploads(for_others) == len(PICTURES[-1])
 
 
+def test_a_menu_from_before_an_upload_does_not_undo_it(visitor: Visitor) -> None:
+    visitor.upload("mine.png", PICTURES[0]).choose("Picture", "mine.png").run()
+    visitor.upload("other.png", PICTURES[1]).run()
+    assert "other.png" in visitor.provenance
+    assert not visitor.complaints
+
+
 def test_files_under_made_up_ids_do_not_add_up(for_others: Server) -> None:
     """Streamlit takes a file under any id: only the newest two of a session are kept."""
     size = 100_000

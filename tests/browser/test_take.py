@@ -15,7 +15,7 @@ from .conftest import noted
 from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page, Route
+    from playwright.sync_api import Browser, Locator, Page, Route, WebSocketRoute
 
 COPY = """async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -205,23 +205,31 @@ def test_an_upload_has_its_own_maps_on_every_page(page: "Page", server: Server) 
         until(page, partial(are_others, sample[name]))
 
 
-def test_a_file_that_follows_a_bad_one_is_shown_on_another_page(
-    page: "Page", server: Server
-) -> None:
+def test_an_upload_stays_where_the_answer_takes_long(page: "Page", server: Server) -> None:
+    """What the page sends before it has the answer holds its menus as they were."""
+    sockets: list[WebSocketRoute] = []
+    held: list[str | bytes] = []
+    holds = False
+
+    def pass_on(message: str | bytes) -> None:
+        if holds:
+            held.append(message)
+        else:
+            sockets[0].send(message)
+
+    def route(to_page: "WebSocketRoute") -> None:
+        sockets.append(to_page)
+        to_page.connect_to_server().on_message(pass_on)
+
+    page.route_web_socket("**/_stcore/stream", route)
     listening(page, server)
-    choose_in_box(page, "mine.png", png(300, 200))
+    with page.expect_request("**/upload_file/**"):
+        choose_in_box(page, "mine.png", png(300, 200))
+    holds = True
+    page.wait_for_timeout(2500)
+    holds = False
+    for message in held:
+        sockets[0].send(message)
     expect_picture(page, "mine.png")
-    page.keyboard.press("Escape")
-    choose_in_box(page, "text.png", b"no picture")
-    complaint = page.get_by_role("alert").get_by_text("The previous picture is kept.")
-    complaint.wait_for()
-    page.keyboard.press("Escape")
-    turn(page, "tokens")
-    complaint.wait_for()
-    expect_picture(page, "mine.png")
-    choose_in_box(page, "other.png", png(200, 300))
-    expect_picture(page, "other.png")
-    page.keyboard.press("Escape")
-    complaint.wait_for(state="detached")
     settled(page)
-    expect_picture(page, "other.png")
+    expect_picture(page, "mine.png")

@@ -143,7 +143,12 @@ def receive_sent(file_id: str, name: str | None, problem: str | None) -> None:
         Why it did not arrive.
     """
     context = get_script_run_ctx()
-    if context is None or file_id in _files().values():  # its uploader has told of it
+    if context is None:
+        return
+    if file_id in _files().values():
+        # Its uploader has told of it, and the page had not heard so: its menu is from before.
+        if not st.session_state.upload_error:
+            settings.change(picture=UPLOAD)
         return
     files = context.uploaded_file_mgr.get_files(context.session_id, [file_id])
     if problem:
