@@ -390,7 +390,7 @@ class Activations:
 
     @property
     def refusal(self) -> Message | None:
-        """Reason why the first hidden layer is hidden; None if all layers are shown."""
+        """Why the first layer that is not shown is refused; None if all are shown."""
         return next((layer.refusal for layer in self.layers if layer.refusal), None)
 
     @property

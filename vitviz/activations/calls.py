@@ -42,7 +42,7 @@ class Output:
 
     @property
     def projection(self) -> Tensor:
-        """All rows along random directions: (W, h, 4, n)."""
+        """Products of all rows with four random directions: (W, h, 4, n)."""
         return random_projection(self.whole)
 
     def select(self, windows: slice) -> "Output":

@@ -171,7 +171,7 @@ def _find_positions(
 def _find_response(
     model: Model, image: Picture, acts: Activations, component: int
 ) -> Iterable[str]:
-    """Say where a component of the filters is in the picture; nothing where none is defined."""
+    """Say where on the picture the response to a component of the filters is largest."""
     kernel = model.patch_kernel
     if kernel is None or kernel.shape[1:] != (3, *model.layers[0].patch_side):
         return

@@ -41,9 +41,9 @@ def input_cost(model: Model) -> InputCost:
 
 
 def tokens_attending(model: Model) -> int:
-    """Return how many tokens with global attention have as many attention weights in a head.
+    """Return the square root of a head's number of attention weights, in the layer with most.
 
-    Counted for the layer with most: all tokens of a ViT, and far fewer with windowed attention.
+    These are all tokens of a ViT, and far fewer than all where attention is windowed.
     """
     return math.isqrt(largest_attention(model.sites))
 

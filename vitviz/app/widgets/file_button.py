@@ -39,6 +39,6 @@ def file_button(
 
 
 def _hold(data: bytes, mime: str, file_name: str) -> None:
-    """Let the session of this thread hold a file, at a place of its page where nothing stands."""
+    """Give a file to the session of this thread, which keeps it until its next page."""
     files = runtime.get_instance().media_file_mgr
     files.add(data, mime, f"made {file_name}", file_name, is_for_static_download=True)
