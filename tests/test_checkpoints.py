@@ -343,29 +343,19 @@ def test_a_file_that_cannot_be_read_is_refused_in_our_own_words(
     assert cause is not None  # the library's own words are kept for whoever debugs
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        [torch.ones(2)],
-        torch.ones(2),
-        {"epoch": 3},
-        {"norm.weight": [1.0, 2.0]},
-        {1: torch.ones(2)},
-        {"model": {"norm.weight": None}},
-        {"model": {"model": {"norm.weight": torch.ones(2)}}},
-        None,
-    ],
-    ids=[
-        "list",
-        "tensor",
-        "number",
-        "list inside",
-        "numbered",
-        "nothing inside",
-        "twice wrapped",
-        "none",
-    ],
-)
+NO_STATES: dict[str, Any] = {
+    "list": [torch.ones(2)],
+    "tensor": torch.ones(2),
+    "number": {"epoch": 3},
+    "list inside": {"norm.weight": [1.0, 2.0]},
+    "numbered": {1: torch.ones(2)},
+    "nothing inside": {"model": {"norm.weight": None}},
+    "twice wrapped": {"model": {"model": {"norm.weight": torch.ones(2)}}},
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("content", NO_STATES.values(), ids=NO_STATES)
 def test_anything_but_named_tensors_is_refused(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "mine.pth")
     with pytest.raises(CheckpointError, match="is not a dictionary of tensors") as caught:

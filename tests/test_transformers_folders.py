@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_clear_error, picture, seeded
+from examples import assert_clear_error, picture, randomise
 from safetensors.torch import load_file, save_file
 from test_checkpoints_wrapped import sharded
 from torch import nn
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "DeiTForImageClassificationWithTeacher": PLAIN,
     "Dinov2ForImageClassification": PLAIN,
     "Dinov2WithRegistersForImageClassification": PLAIN,
-    "DINOv3ViTModel": PLAIN,
+    "DINOv3ViTModel": dict(PLAIN, num_register_tokens=3),
     "BeitForImageClassification": PLAIN,
     "SwinForImageClassification": dict(STAGED, depths=[2, 2], num_heads=[2, 4]),
     "Swinv2ForImageClassification": dict(STAGED, depths=[2, 2], num_heads=[2, 4]),
@@ -50,12 +50,6 @@ PROCESSOR: dict[str, Any] = dict(
 )
 
 
-def fill(module: nn.Module) -> None:
-    with seeded(), torch.no_grad():
-        for parameter in module.parameters():
-            parameter.uniform_(-0.5, 0.5)
-
-
 def module_of(kind: str, **options: Any) -> Any:
     """A small module of this class of transformers, all parameters random."""
     made = getattr(transformers, kind)
@@ -63,7 +57,7 @@ def module_of(kind: str, **options: Any) -> Any:
     if kind.endswith("Classification") or kind.endswith("Teacher"):
         settings["id2label"] = {0: "cat", 1: "dog", 2: "fox"}
     module = made(made.config_class(**settings)).eval()
-    fill(module)
+    randomise(module)
     return module
 
 
@@ -249,7 +243,7 @@ def test_quantised_tensors_that_the_configuration_keeps_silent_about_are_named(
 def test_timms_models_inside_transformers_are_read(tmp_path: Path) -> None:
     config = transformers.TimmWrapperConfig(architecture="test_vit", num_labels=3)
     module = transformers.TimmWrapperForImageClassification(config).eval()
-    fill(module)
+    randomise(module)
     module.save_pretrained(tmp_path / "mine")
     model = load_model(tmp_path / "mine")
     assert ", its names without timm_model." in model.weights

@@ -92,10 +92,10 @@ def _compute_gradients(model: Model, image: Picture, question: Question) -> Grad
                 layer=layer.name,
             )
         shares = _as_single(own.detach())
-        positive = (_as_single(gradient) * shares).clamp(min=0)
+        product = _as_single(gradient) * shares
         # Swin's mask leaves 4e-44 of a share, and below 1e-38 a number has few digits, or none.
-        is_lost = (shares <= MASKED) | (positive < torch.finfo(positive.dtype).tiny)
-        matrix = positive.masked_fill_(is_lost, 0).mean(dim=1)
+        is_lost = (shares <= MASKED) | (product < torch.finfo(product.dtype).tiny)
+        matrix = product.masked_fill_(is_lost, 0).mean(dim=1)  # of the positive part
         if not (torch.isfinite(matrix).all() and torch.isfinite(gradient).all()):
             raise ModelError(
                 "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=layer.name

@@ -337,6 +337,8 @@ def _from_flax(name: str, tensor: Tensor, parts: Mapping[str, str], prefix: str)
 def _from_jax_attention(state: StateDict, name: str, attention: str) -> StateDict:
     tensor = state[name]
     layer, kind = name.rsplit("/", 2)[1:]
+    if kind not in ("kernel", "bias"):
+        return {name: tensor}  # unknown, refused later
     if layer == "out" and kind == "bias":
         return {f"{attention}.proj.bias": tensor}
     if layer == "out" and tensor.ndim == 3:
