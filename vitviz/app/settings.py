@@ -59,12 +59,9 @@ def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> s
 def _valid_text(name: str, fits: Callable[[str], bool], default: object) -> str | None:
     """Return the text of a setting; None, with a notice, if it is invalid, or if there is none."""
     value = st.session_state.get(name)  # None where it is not on this page, or nothing is selected
-    stored = _session_settings().get(name)
-    text = stored if value is None else str(value)
+    text = _session_settings().get(name) if value is None else str(value)
     if text is None or fits(text):
         return text
-    if stored is not None and fits(stored):  # the browser has not heard of it yet
-        return stored
     show_message(
         tr_md(
             "{called}: {said} is not valid here; {shown} is used.",
