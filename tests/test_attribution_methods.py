@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import picture, vit_of_transformers
+from examples import picture, randomise, seeded, vit_of_transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -292,6 +292,22 @@ def test_a_coarser_last_grid_is_repeated_in_the_first() -> None:
     found = grad_cam(vitviz.watch(module), picture(), 3)
     assert found.shape == (56, 56)
     assert np.array_equal(found, found[::8, ::8].repeat(8, axis=0).repeat(8, axis=1))
+
+
+def test_a_last_patch_that_reaches_beyond_the_picture_stays_in_its_place() -> None:
+    sizes: Any = dict(embed_dim=8, depths=(1, 1, 1), num_heads=(1, 2, 2), num_classes=7)
+    with seeded():
+        module = timm.create_model(
+            "swin_tiny_patch4_window7_224", img_size=(40, 56), window_size=2, **sizes
+        ).eval()
+    randomise(module)
+    model = vitviz.watch(module)
+    assert [layer.query_grid for layer in model.layers] == [(10, 14), (5, 7), (3, 4)]
+    found = grad_cam(model, picture(), 3)
+    whole = found[::4, ::4].repeat(4, axis=0).repeat(4, axis=1)
+    assert found.shape == (10, 14)
+    assert np.ptp(found) > 0
+    assert np.array_equal(found, whole[:10, :14])
 
 
 SMALL_SWIN = {"window_size": 2, "depths": (1, 1), "num_heads": (2, 2), "embed_dim": 24}

@@ -94,8 +94,11 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
             "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=site.layer.name
         )
     values = map_.reshape(rows, cols).cpu().numpy()
-    first_rows, first_cols = model.layers[0].query_grid
-    values = values.repeat(first_rows // rows, axis=0).repeat(first_cols // cols, axis=1)
+    first = model.layers[0]
+    for axis, count in enumerate(first.query_grid):
+        merged = site.layer.patch_side[axis] // first.patch_side[axis]
+        # A last patch may reach beyond the picture, where a stage padded its grid to even sides.
+        values = values.repeat(merged, axis=axis).take(range(count), axis=axis)
     values.setflags(write=False)
     return values
 
