@@ -115,3 +115,23 @@ def test_a_grid_smaller_than_a_window_of_swin_is_refused() -> None:
         assert [layer.refusal for layer in acts.layers] == [None] * 8
     acts = vitviz.capture(watched(module_of("swin, sdpa"), (at_least, 2 * at_least)), picture())
     assert [layer.refusal for layer in acts.layers] == [None] * 8
+
+
+@pytest.mark.parametrize("side", [3, 2])
+def test_queries_and_keys_of_a_single_window_are_put_in_order(side: int) -> None:
+    """A backbone shifts a window that is as large as the grid, and pads a smaller grid to it."""
+    config = transformers.SwinConfig(**{**SWIN, "depths": [2], "num_heads": [2], "image_size": 12})
+    with seeded():
+        module = transformers.SwinBackbone(config).eval()
+    randomise(module)
+    acts = vitviz.capture(watched(module, (4 * side, 4 * side)), picture())
+    assert acts.layout(1).queries.shape == (1, 9)
+    scale, bias = acts.score_terms(1)
+    assert bias is not None
+    scores = scale * acts.queries(1) @ acts.keys(1).swapaxes(1, 2) + bias
+    shares = np.exp(scores - scores.max(axis=2, keepdims=True))
+    whole = acts.attention(1)
+    assert whole.shape == (2, side**2, side**2)
+    shares *= whole.sum(axis=2, keepdims=True) / shares.sum(axis=2, keepdims=True)
+    assert_allclose(shares, whole, atol=1e-5)
+    assert acts.values(1).shape == (2, side**2, 8)

@@ -202,6 +202,15 @@ def _locate(
     raise ModelError("Patch {patch} was dropped from this pass.", patch=token - prefix)
 
 
+def _order(places: np.ndarray) -> Tensor:
+    """Return where the patches lie among the tokens of all windows, in row-major order.
+
+    A single window may be shifted or padded, too.
+    """
+    order = np.argsort(places, axis=None, kind="stable")
+    return torch.from_numpy(order[np.count_nonzero(places < 0) :])
+
+
 def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
     """Return row and column of each patch's centre in pixels (n, 2); NaN for other tokens."""
     cells = np.stack(np.divmod(places, grid[1]), axis=1)
@@ -767,7 +776,11 @@ class Activations:
                 "{layer} does not compute a single product of q and k.",
                 layer=self.layers[layer].name,
             )
-        return call.scale, None if call.bias is None else read_only(call.bias[0])
+        bias = None if call.bias is None else call.bias[0]
+        if bias is not None and self._windows[layer] is not None:
+            layout = self.layout(layer)
+            bias = bias[:, _order(layout.queries)][:, :, _order(layout.keys)]
+        return call.scale, None if bias is None else read_only(bias)
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
         """Return z_depth, the residual stream: ndarray of shape (tokens, D).
@@ -837,8 +850,7 @@ class Activations:
                 layer=self.layers[layer].name,
             )
         vectors = read(call)  # (W, h, tokens, d)
-        if len(vectors) == 1:
+        if self._windows[layer] is None:
             return read_only(vectors[0])
         flat = vectors.transpose(0, 1).flatten(1, 2)  # (h, W * tokens, d)
-        order = np.argsort(places, axis=None, kind="stable")[np.count_nonzero(places < 0) :]
-        return read_only(flat[:, torch.from_numpy(order)])
+        return read_only(flat[:, _order(places)])
