@@ -178,6 +178,11 @@ def test_rollout_takes_what_each_token_keeps() -> None:
     np.testing.assert_allclose(last, product)
     np.testing.assert_allclose(inspection.attention_rollout(attention, kept=kept), product[0])
     np.testing.assert_allclose(product.sum(axis=1), 1)
+    for discard in (0.5, 0.9, 1.0):  # which empties rows, but for their own key
+        *_, last = inspection.rollout_steps(
+            attention, num_prefix_tokens=0, kept=kept, discard=discard
+        )
+        np.testing.assert_allclose(last.sum(axis=1), 1)
     with pytest.raises(ValueError, match=r"Expected shares kept of shape \(layers, 7\)"):
         inspection.attention_rollout(attention, kept=kept[:2])
     with pytest.raises(ValueError, match="Expected shares kept from 0 to 1"):

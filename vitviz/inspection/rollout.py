@@ -169,7 +169,7 @@ def _steps(
                 f"Expected shares kept of shape (layers, {len(matrix)}), got {shares.shape}."
             )
         np.fill_diagonal(matrix, 0)
-        matrix /= np.maximum(matrix.sum(axis=1, keepdims=True), 1e-30)
+        _normalise_rows(matrix)
         yield matrix, shares[count - 1]
     if not 0 <= start_layer < count:
         raise ValueError(f"Expected a start layer from 0 to {count - 1}, got {start_layer}.")
@@ -179,12 +179,17 @@ def fuse_heads(layer: Array, fusion: Fusion, discard: float, prefix: int) -> Arr
     """Return F_l: the heads as one matrix (T, T) whose rows sum to 1."""
     matrix: Array = _FUSIONS[fusion](layer, axis=0)
     _discard_smallest(matrix[:, prefix:], discard)
+    _normalise_rows(matrix)
+    return matrix
+
+
+def _normalise_rows(matrix: Array) -> None:
+    """Divide each row by its sum, in place; an empty row becomes the identity's."""
     mass = matrix.sum(axis=1)
     empty = np.flatnonzero(~attends(mass))
     matrix[empty] = 0.0
     matrix[empty, empty] = mass[empty] = 1.0
     matrix /= mass[:, None]
-    return matrix
 
 
 def _discard_smallest(entries: Array, share: float) -> None:
