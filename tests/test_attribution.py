@@ -37,6 +37,7 @@ from timm.models import maxxvit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitviz import inspection
 from vitviz.activations import capture
 from vitviz.attribution import gradient_rollout, gradients, relevance
 from vitviz.common.language import Message
@@ -45,6 +46,7 @@ from vitviz.model.families import ModelError
 from vitviz.model.inputs import prepare
 from vitviz.model.memory import gradient_bytes
 from vitviz.model.model import RECORDER
+from vitviz.profiling.judging import draw_map
 from vitviz.vit import Attention
 
 METHODS = [relevance, gradient_rollout]
@@ -449,6 +451,21 @@ def test_a_coatnet_without_convolutions_between_its_layers_has_a_map(fused: bool
     seen = relevance(coatnet(fused=fused), picture(), 3)
     assert np.ptp(seen) > 1e-3 * seen.max()
     assert_allclose(seen, expected.mean(dim=0).detach().reshape(2, 3), rtol=1e-4)
+
+
+def test_rollout_of_a_coatnet_is_read_at_the_mean_of_its_patches() -> None:
+    model = coatnet(fused=True)
+    acts = capture(model, picture())
+    layers = [acts.attention(layer) for layer in range(acts.depth)]
+    product = np.eye(6)
+    for layer in layers:
+        product = (layer.mean(axis=0) / 2 + np.eye(6) / 2) @ product
+    assert_allclose(inspection.attention_rollout(acts), product.mean(axis=0), rtol=1e-5)
+    measured = acts.measure()
+    assert_allclose(measured.rollout, product.mean(axis=0), rtol=1e-5)
+    assert_allclose(measured.query_attention[0].reshape(-1, 6), layers[0].mean(axis=1), rtol=1e-5)
+    drawn = draw_map(model, acts, picture(), "attention", 0)
+    assert_allclose(drawn.ravel(), layers[-1].mean(axis=(0, 1)), rtol=1e-5)
 
 
 def test_a_gradient_that_is_checkpointed_is_refused() -> None:

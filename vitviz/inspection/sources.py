@@ -149,10 +149,11 @@ def read_source(
         _check_agreement("patch size", patch_size, layers.patch_size)
     if cls and "cls" not in layers.prefix:
         raise ValueError("Expected cls=False for a model without a CLS token, got cls=True.")
-    read_at_cls = "patches" not in layers.read_tokens if cls is None else cls
+    if cls is None:  # a CoAtNet keeps its tokens as a map, and names none that its head reads
+        cls = "cls" in layers.prefix and "patches" not in layers.read_tokens
     blocks = layers if layers.in_blocks else None
     names = layers.prefix
-    return Source(layers, prefix, read_at_cls, names, layers.grid, layers.patch_size, blocks)
+    return Source(layers, prefix, cls, names, layers.grid, layers.patch_size, blocks)
 
 
 def read_layer(

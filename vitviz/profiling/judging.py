@@ -199,7 +199,8 @@ def draw_map(model: Model, acts: Activations, image: Picture, name: str, target:
         return np.asarray(shares, np.float64)[-np.prod(acts.grid) :].reshape(acts.grid)
     *_, last = acts.attention_layers()
     rows = last.mean(axis=0)  # (tokens, tokens)
-    row = rows[prefix:].mean(axis=0) if "patches" in acts.read_tokens else rows[0]
+    patches = "patches" in acts.read_tokens or not acts.read_tokens
+    row = rows[prefix:].mean(axis=0) if patches else rows[0]
     return row[prefix:].astype(np.float64).reshape(acts.grid)
 
 
