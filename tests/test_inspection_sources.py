@@ -209,7 +209,14 @@ def test_a_capture_without_some_patches_has_no_grid() -> None:
         inspection.prefix_mass(acts), inspection.prefix_mass(rows, num_prefix_tokens=5)
     )
     assert_array_equal(inspection.attention_entropy(acts), inspection.attention_entropy(rows))
+    assert_array_equal(
+        inspection.attention_rollout(acts, query="reg2"),
+        inspection.attention_rollout(rows, num_prefix_tokens=5, query=2),
+    )
     for call in (
+        lambda: inspection.attention_rollout(acts, query=(2, 0)),  # where (2, 3) lies now
+        lambda: inspection.attention_rollout(acts, query=28),
+        lambda: inspection.attention_rollout(rows, num_prefix_tokens=5, query=(2, 0), grid=(4, 6)),
         lambda: inspection.attention_distance(acts),
         lambda: inspection.measurements(acts),
         lambda: inspection.query_attention(acts, layer=0),

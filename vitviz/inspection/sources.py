@@ -109,8 +109,17 @@ class Source:
         return size
 
     def token(self, query: Query, tokens: int) -> int:
-        """Return the number of the token that a query names."""
-        return token_number(query, prefix=self.names, grid=self._grid, tokens=tokens)
+        """Return the number of the token that a query names.
+
+        Raises
+        ------
+        ValueError
+            When there is no such token, or some patches were dropped and the query is a patch.
+        """
+        number = token_number(query, prefix=self.names, grid=self._grid, tokens=tokens)
+        if number >= self.prefix:
+            check_tokens(tokens, self.prefix, self._grid)
+        return number
 
     def arrays(self, grid: Grid | None = None) -> Iterator[Array]:
         """Yield each layer, checked, also against the grid if one is given."""
