@@ -104,6 +104,8 @@ def test_effects_of_heads_that_give_the_mean_over_pictures() -> None:
     expected = capture(model, picture(), edits=[MuteHeads([(1, 2)], mean)]).logits
     assert_array_equal(found[1, 2], expected)
     assert np.abs(found - head_effects(model, picture())).max() > 1e-3
+    with pytest.raises(ValueError, match=r"at least one capture, got none"):
+        mean_head_outputs(iter(()))  # as of a generator that was used up
 
 
 # --- logit lens ---------------------------------------------------------------------------------

@@ -103,6 +103,8 @@ def mean_head_outputs(captures: Iterable[Activations]) -> dict[tuple[int, int], 
     ------
     ModelError
         As `head_outputs`.
+    ValueError
+        When there is no capture, as of a generator that was used up.
     """
     total: dict[tuple[int, int], np.ndarray] = {}
     count = 0
@@ -110,6 +112,8 @@ def mean_head_outputs(captures: Iterable[Activations]) -> dict[tuple[int, int], 
         count += 1
         for head, output in head_outputs(acts).items():
             total[head] = total.get(head, 0) + output
+    if not count:
+        raise ValueError("Expected at least one capture, got none.")
     return {head: freeze(output / count) for head, output in total.items()}
 
 
