@@ -93,6 +93,13 @@ def test_equal_patches_differ_by_their_positions_alone(kind: str) -> None:
     assert found.last_without < 1e-6
 
 
+@pytest.mark.parametrize("patch", [(0, 6), (-1, 0), (4, 0)])
+def test_a_patch_outside_of_the_grid_is_refused(patch: tuple[int, int]) -> None:
+    for first, second in ((patch, (1, 1)), ((1, 1), patch)):
+        with pytest.raises(ValueError, match=r"a patch \(row, column\) of 4 x 6, got"):
+            repeat_patch(example("plain"), picture(60, 40), first, second)
+
+
 def test_a_move_by_a_patch_moves_the_embeddings_alone() -> None:
     whole, half = (translate(example("plain"), picture(60, 40), pixels) for pixels in (4, 2))
     assert whole.embedded == 0

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..common.language import Message
+from ..common.query import token_number
 from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import ModelError, position_encodings
@@ -115,11 +116,13 @@ def repeat_patch(model: Model, image: Picture, first: Patch, second: Patch) -> D
     ------
     ModelError
         As `shuffle_patches`.
+    ValueError
+        When a patch lies outside of the grid.
     """
     bare, x = _without_positions(model), prepare(model, image).x
     grid = model.layers[0].query_grid
     order = np.arange(grid[0] * grid[1])
-    one, other = (row * grid[1] + col for row, col in (first, second))
+    one, other = (token_number(patch, prefix=(), grid=grid) for patch in (first, second))
     order[other] = one
     patches = _patch_tokens(model, bare, rearrange_patches(x, grid, order))
     return _distances(*((tokens[[one]], tokens[[other]]) for tokens in patches))
