@@ -4,8 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
-from examples import OWN, example, picture, timm_model
+from examples import (
+    OWN,
+    example,
+    picture,
+    randomise,
+    timm_model,
+    vit_of_transformers,
+    watched,
+)
 
 from vitviz import Model, ModelError
 from vitviz.intervention.equivariance import (
@@ -72,12 +81,18 @@ def test_the_permutation_is_that_of_its_seed_and_complete() -> None:
     assert (one != other).any()
 
 
+def padding_model() -> Model:
+    options: Any = dict(img_size=72, dynamic_img_pad=True, dynamic_img_size=True, depth=1, num_classes=5)
+    return watched(timm.create_model("vit_tiny_patch16_224", **options).eval(), (72, 72))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: example("no positions"), "it has no position"),
         (lambda: example("stem"), "from convolutions"),
         (lambda: timm_model("beit_base_patch16_224", depth=1), "relative bias"),
+        (lambda: padding_model(), "pads its input"),
     ],
 )
 def test_what_knows_places_otherwise_is_refused(make: Any, words: str) -> None:
@@ -91,6 +106,19 @@ def test_equal_patches_differ_by_their_positions_alone(kind: str) -> None:
     assert found.embedded == 0
     assert found.last > 0.001
     assert found.last_without < 1e-6
+
+
+@pytest.mark.parametrize("size", [(46, 44), (40, 47)])
+def test_pixels_beyond_the_last_whole_patch_stay_in_their_place(size: tuple[int, int]) -> None:
+    module = vit_of_transformers(image_size=40, patch_size=8, num_labels=5)
+    randomise(module)
+    model = watched(module, size)
+    assert model.layers[0].query_grid == (5, 5)
+    with_positions, without = shuffle_patches(model, picture(60, 60)).changes
+    assert without < 1e-5 < with_positions
+    equal = repeat_patch(model, picture(60, 60), (0, 1), (3, 4))
+    assert equal.embedded == 0
+    assert equal.last_without < 1e-5 < equal.last
 
 
 @pytest.mark.parametrize("patch", [(0, 6), (-1, 0), (4, 0)])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..activations.edits import grid_margins
 from ..common.language import Message
 from ..common.query import token_number
 from ..model import Model
@@ -92,7 +93,7 @@ def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> ShuffleRe
     bare, x = _without_positions(model), prepare(model, image).x
     rows, cols = model.layers[0].query_grid
     order = np.random.default_rng(seed).permutation(rows * cols)
-    pictures = (x, rearrange_patches(x, (rows, cols), order))
+    pictures = (x, _rearrange(model, x, order))
     modules = (model.module, bare)
     outputs = torch.stack(
         [torch.cat([_run(model, module, one) for one in pictures]) for module in modules]
@@ -124,7 +125,7 @@ def repeat_patch(model: Model, image: Picture, first: Patch, second: Patch) -> D
     order = np.arange(grid[0] * grid[1])
     one, other = (token_number(patch, prefix=(), grid=grid) for patch in (first, second))
     order[other] = one
-    patches = _patch_tokens(model, bare, rearrange_patches(x, grid, order))
+    patches = _patch_tokens(model, bare, _rearrange(model, x, order))
     return _distances(*((tokens[[one]], tokens[[other]]) for tokens in patches))
 
 
@@ -162,6 +163,20 @@ def translate(model: Model, image: Picture, pixels: int) -> Distances:
         origin = candidates.gather(0, nearest[None, ..., None].expand(1, *after.shape))[0]
         pairs.append((origin.flatten(0, 1), after.flatten(0, 1)))
     return _distances(*pairs)
+
+
+def _rearrange(model: Model, x: Tensor, order: np.ndarray) -> Tensor:
+    """Rearrange the patches of an input; pixels beyond the last whole patch stay as they are."""
+    _, right, _, bottom = grid_margins(model, x.shape)
+    if min(right, bottom) < 0:
+        raise ModelError(
+            "{model} pads its input to whole patches, so not all of them can change places.",
+            model=model.name,
+        )
+    moved = x.clone()
+    inside = moved[:, : x.shape[1] - bottom, : x.shape[2] - right]
+    inside.copy_(rearrange_patches(inside, model.layers[0].query_grid, order))
+    return moved
 
 
 def rearrange_patches(x: Tensor, grid: tuple[int, int], order: np.ndarray) -> Tensor:
