@@ -82,7 +82,9 @@ def test_the_permutation_is_that_of_its_seed_and_complete() -> None:
 
 
 def padding_model() -> Model:
-    options: Any = dict(img_size=72, dynamic_img_pad=True, dynamic_img_size=True, depth=1, num_classes=5)
+    options: Any = dict(
+        img_size=72, dynamic_img_pad=True, dynamic_img_size=True, depth=1, num_classes=5
+    )
     return watched(timm.create_model("vit_tiny_patch16_224", **options).eval(), (72, 72))
 
 
@@ -151,6 +153,12 @@ def test_a_move_is_measured_at_the_nearest_place() -> None:
             near = min((a[row, col - 1], a[row, col]), key=lambda was: (b[row, col] - was).norm())
             changes.append(float((b[row, col] - near).norm() / near.norm()))
     assert translate(model, image, pixels).embedded == pytest.approx(np.mean(changes), rel=1e-5)
+
+
+@pytest.mark.parametrize("pixels", [0, 5, 8, -1])
+def test_a_move_by_more_than_a_patch_is_refused(pixels: int) -> None:
+    with pytest.raises(ValueError, match=f"move by 1 to 4 pixels, got {pixels}"):
+        translate(example("plain"), picture(60, 40), pixels)
 
 
 def test_a_picture_is_put_together_from_its_patches() -> None:

@@ -148,9 +148,14 @@ def translate(model: Model, image: Picture, pixels: int) -> Distances:
     ------
     ModelError
         As `shuffle_patches`.
+    ValueError
+        When the move is not from 1 pixel to a patch.
     """
     bare, x = _without_positions(model), prepare(model, image).x
     grid, width = model.layers[0].query_grid, x.shape[-1]
+    most = model.layers[0].patch_side[1]
+    if not 1 <= pixels <= most:
+        raise ValueError(f"Expected a move by 1 to {most} pixels, got {pixels}.")
     shifted = F.pad(x, (pixels, 0), mode="reflect")[..., :width]
     pairs = []
     for before, after in zip(
