@@ -101,3 +101,21 @@ def test_staged_models_are_read_with_adapters_on_their_convolutions() -> None:
             with torch.inference_mode():
                 plain = whole(model.preprocess(picture())[None])
             assert_array_equal(acts.logits, getattr(plain, "logits", plain)[0])
+
+
+def test_patches_are_exchanged_after_a_convolution_with_an_adapter() -> None:
+    """CLIP embeds its patches by the convolution alone, whose output is a map."""
+    sizes = dict(VIT, image_size=32, patch_size=8, num_labels=3)
+    config = transformers.CLIPConfig(vision_config=sizes, num_labels=3)
+    whole = adapted(transformers.CLIPForImageClassification(config), "patch_embedding")
+    how = Preprocessing(input_size=(32, 32), mean=SIZE.mean, std=SIZE.std)
+    with vitviz.watch(whole, preprocessing=how) as model:
+        swapped = vitviz.capture(model, picture(), edits=[vitviz.SwapTokens([(1, 14)])])
+        x = model.preprocess(picture())
+        other = x.clone()
+        other[:, :8, 8:16], other[:, 24:, 16:24] = x[:, 24:, 16:24], x[:, :8, 8:16]
+        with torch.inference_mode():
+            plain, expected = (model.run(each[None])[0].numpy() for each in (x, other))
+    assert swapped.logits is not None
+    assert_allclose(swapped.logits, expected, atol=1e-5)
+    assert np.abs(expected - plain).max() > 1e-3

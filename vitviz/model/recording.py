@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .families import Layer, ModelError, Parts, Site
+from .families.description import without_adapter
 
 
 class Recorder:
@@ -128,7 +129,7 @@ def record_pass(
         handles.append(register(_Hook(recorder, callback)))
 
     def on_patches(inputs: Any, output: Any) -> Tensor | None:
-        if not isinstance(embedding, nn.Conv2d):
+        if not isinstance(without_adapter(embedding), nn.Conv2d):
             return recorder.on_patches(_tensor(output))
         new_patches = recorder.on_patches(output.movedim(1, -1))  # (B, R, S, D)
         return None if new_patches is None else new_patches.movedim(-1, 1)
