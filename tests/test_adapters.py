@@ -8,6 +8,7 @@ import pytest
 import torch
 from examples import picture, randomise, timm_module
 from numpy.testing import assert_allclose, assert_array_equal
+from timm.models import maxxvit
 
 import vitviz
 from vitviz.model import Preprocessing
@@ -119,3 +120,28 @@ def test_patches_are_exchanged_after_a_convolution_with_an_adapter() -> None:
     assert swapped.logits is not None
     assert_allclose(swapped.logits, expected, atol=1e-5)
     assert np.abs(expected - plain).max() > 1e-3
+
+
+def test_heads_are_muted_before_a_convolution_with_an_adapter() -> None:
+    """CoAtNet joins its heads in the channels of a map."""
+    attention = maxxvit.MaxxVitTransformerCfg(dim_head=2, rel_pos_type="bias")
+    config = maxxvit.MaxxVitCfg(
+        embed_dim=(16, 16, 16, 16),
+        depths=(1, 1, 1, 1),
+        block_type=("C", "C", "C", "T"),
+        stem_width=16,
+        transformer_cfg=attention,
+    )
+    module: Any = maxxvit.MaxxVit(config, img_size=(128, 192), num_classes=3)
+    whole = adapted(module, "proj")
+    how = Preprocessing(input_size=(128, 192), mean=SIZE.mean, std=SIZE.std)
+
+    def muted() -> np.ndarray:
+        with vitviz.watch(whole, preprocessing=how) as model:
+            acts = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([(0, 2)])])
+        assert acts.logits is not None
+        return acts.logits
+
+    found = muted()
+    whole = whole.merge_and_unload()
+    assert_allclose(found, muted(), atol=1e-4)

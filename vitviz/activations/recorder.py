@@ -17,6 +17,7 @@ from ..common import Progress
 from ..common.language import Message
 from ..model import Model
 from ..model.families import Layer, ModelError
+from ..model.families.description import without_adapter
 from ..model.model import RECORDER, Recorder
 from .batches import Arena, Batch
 from .calls import (
@@ -173,7 +174,8 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
                 count=len(calls),
             )
         width = calls[0].v.shape[-1]
-        axis = 1 if isinstance(self.sites[layer].projection, nn.Conv2d) else -1
+        projection = without_adapter(self.sites[layer].projection)
+        axis = 1 if isinstance(projection, nn.Conv2d) else -1
         heads = heads.clone()
         for head, values in self.muted[layer].items():
             part = heads.narrow(axis, head * width, width)
