@@ -16,13 +16,14 @@ import { speak } from "./strings.js";
 /** @type {Set<Component<any>>} */
 export const views = new Set(); // those on the page
 
-/** Numbers that were sent once, by their id, with the photo that they belong to.
+/** Numbers that were sent once, by their id, with the photo that they belong to: the last ones, and
+ * all that a view shows.
  * @template Numbers */
 export class Stacks {
   /** @type {Map<string, { numbers: Numbers, photo: HTMLImageElement | null }>} */
   #kept = new Map();
 
-  /** @param {number} most stacks to keep @param {(message: any) => Numbers} read */
+  /** @param {number} most stacks to keep beside those that are shown @param {(message: any) => Numbers} read */
   constructor(most, read) {
     this.most = most;
     this.read = read;
@@ -40,7 +41,10 @@ export class Stacks {
     const photo = stack.picture ? element("img", { onload: redrawAll, src: stack.picture }) : null;
     this.#kept.delete(stack.id); // so that it becomes the last of all
     this.#kept.set(stack.id, { numbers: this.read({ stack, ...columns }), photo });
-    if (this.#kept.size > this.most) this.#kept.delete([...this.#kept.keys()][0]);
+    // A report has all its components on one page, and nobody sends their numbers again.
+    const shown = [...views].flatMap(({ data }) => [data.stackId, data.stepsId, data.layerId]);
+    for (const id of [...this.#kept.keys()].slice(0, -this.most))
+      if (!shown.includes(id)) this.#kept.delete(id);
     redrawAll();
   }
 }
