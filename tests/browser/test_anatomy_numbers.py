@@ -333,6 +333,58 @@ def test_what_is_drawn_has_the_colour_of_its_number_and_marks_what_was_chosen(
         assert lit.sum() == lit[within].sum() > 30
 
 
+def test_a_strip_in_two_lines_is_marked_and_clicked_where_its_number_stands(page: "Page") -> None:
+    model = own_model(embed_dim=516, num_heads=3)  # lines of 258 numbers; head 2 has 172 to 343
+    acts = vitviz.capture(model, picture())
+    page.emulate_media(reduced_motion="reduce")
+    open_sources(page, "anatomy", components.anatomy(model, picture(), acts, "x", layer=1, head=1))
+
+    def boxes(canvas: "Locator") -> np.ndarray:
+        """Left, top, right and bottom of the marks, in numbers and lines."""
+        places = canvas.evaluate(
+            """canvas => { const whole = canvas.getBoundingClientRect();
+              const [x, y] = [whole.width / canvas.width, whole.height / canvas.height];
+              const marks = canvas.parentElement.querySelectorAll("i:not([hidden])");
+              return [...marks].map((mark) => mark.getBoundingClientRect()).map((box) =>
+                [(box.left - whole.left) / x, (box.top + 2 - whole.top) / y,
+                  (box.right - whole.left) / x, (box.bottom - 2 - whole.top) / y]) }"""
+        )
+        return np.array(places)
+
+    def saved_boxes() -> np.ndarray:
+        frames = [one for one in saved(page).iter(f"{SVG}rect") if one.get("stroke-width") == "2"]
+        x, y, width, height = np.transpose(
+            [
+                numbers_of(one, "x", "y", "width", "height")
+                for one in frames
+                if one.get("fill") == "none"
+            ]
+        )
+        sides = (x, y + 1, x + width, y + height - 1)
+        return np.transpose(sides) * np.tile([258 / 370, 2 / 23], 2)
+
+    go(page, "concatenated")
+    strip = page.locator(f"{ITEMS} .strip canvas")
+    wanted = [(172, 0, 258, 1), (0, 1, 86, 2)]
+    np.testing.assert_allclose(boxes(strip.first), wanted, atol=0.2)
+    np.testing.assert_allclose(saved_boxes(), wanted, atol=1e-6)
+    go(page, "norm1")
+    box = strip.nth(1).bounding_box()
+    assert box
+    for line, column in ((1, 60), (0, 200), (1, 257)):
+        place: Any = {
+            "x": (column + 0.5) / 258 * box["width"],
+            "y": (line + 0.5) / 2 * box["height"],
+        }
+        strip.nth(1).click(position=place)
+        wait_for_frame(page)
+        number = 258 * line + column
+        assert f"Number {number + 1}: " in page.locator(ITEMS).inner_text()
+        ((left, top, right, bottom),) = boxes(strip.nth(1))
+        assert left - 1 < column + 0.5 < right + 1
+        np.testing.assert_allclose((top, bottom), (line, line + 1), atol=0.05)
+
+
 def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
     page: "Page",
 ) -> None:

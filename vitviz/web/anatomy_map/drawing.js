@@ -29,11 +29,32 @@ function paint(image, at, value, limit, lut) {
   image.data[4 * at + 3] = 255;
 }
 
+/** How many numbers stand in a line of a strip, and how many lines it has.
+ * @param {number} count @returns {[width: number, lines: number]} */
+export function folded(count) {
+  const lines = Math.ceil(count / FOLD);
+  return [Math.ceil(count / lines), lines];
+}
+
+/** The boxes around neighbouring numbers of a strip, one a line, in shares of its sides.
+ * @param {number} first @param {number} count @param {number} all numbers of the strip
+ * @returns {[left: number, top: number, width: number, height: number][]} */
+export function boxesAround(first, count, all) {
+  const [width, lines] = folded(all);
+  /** @type {[number, number, number, number][]} */
+  const boxes = [];
+  for (let line = Math.floor(first / width); line * width < first + count; line++) {
+    const from = Math.max(0, first - line * width);
+    const to = Math.min(width, first + count - line * width);
+    boxes.push([from / width, line / lines, (to - from) / width, 1 / lines]);
+  }
+  return boxes;
+}
+
 /** @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {number} limit
  * @param {Uint8Array} lut @param {number} [end] numbers from here on are not yet drawn */
 export function drawStrip(canvas, values, limit, lut, end = values.length) {
-  const lines = Math.ceil(values.length / FOLD);
-  const width = Math.ceil(values.length / lines);
+  const [width, lines] = folded(values.length);
   [canvas.width, canvas.height] = [width, lines];
   const image = new ImageData(width, lines);
   for (let i = 0; i < end; i++) paint(image, i, values[i], limit, lut);

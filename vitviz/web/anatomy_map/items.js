@@ -4,7 +4,7 @@
 
 import { contextOf, element } from "../token_map/parts.js";
 import { BOXES, part } from "./boxes.js";
-import { drawBars, drawCut, drawMatrix, drawStrip, inCell, pixels, rich, sizeOf } from "./drawing.js";
+import { boxesAround, drawBars, drawCut, drawMatrix, drawStrip, folded, inCell, pixels, rich, sizeOf } from "./drawing.js";
 import { tokens, waiting } from "./scenes.js";
 import { STEPS } from "./steps.js";
 import { written } from "./tensors.js";
@@ -84,7 +84,8 @@ const SHOW = {
     write(node, label);
   },
   strip(node, item, scene, { lut }) {
-    const [label, { firstChild: canvas, lastChild: part }, note] = node.children;
+    const [label, drawn, note] = node.children;
+    const canvas = drawn.firstChild;
     write(label, item.label);
     label.className = `label ${item.tone ?? ""}`;
     write(note, item.note ?? "");
@@ -93,11 +94,16 @@ const SHOW = {
     canvas.setAttribute("aria-label", tr("{label}: {note}; it begins with {few}",
       { label: item.label.replace(/[_^{}]/g, ""), note: item.note, few }));
     const from = item.part ?? (item.mark >= 0 ? [item.mark, 1] : null);
-    part.hidden = !from;
-    if (from)
-      Object.assign(part.style, { left: `${(100 * from[0]) / item.values.length}%`,
-        width: `${(100 * from[1]) / item.values.length}%` });
-    listen(canvas, item.values.length, item.pick);
+    const boxes = from ? boxesAround(from[0], from[1], item.values.length) : [];
+    while (drawn.children.length <= boxes.length) drawn.append(element("i"));
+    [...drawn.children].slice(1).forEach((part, at) => {
+      part.hidden = !boxes[at];
+      if (part.hidden) return;
+      const [left, top, width, height] = boxes[at].map((/** @type {number} */ share) => 100 * share);
+      Object.assign(part.style, { left: `${left}%`, width: `${width}%`, top: `calc(${top}% - 2px)`,
+        bottom: `calc(${100 - top - height}% - 2px)` });
+    });
+    listen(canvas, folded(item.values.length), item.values.length, item.pick);
   },
   bars(node, item, scene, { ink }) {
     const [label, { firstChild: canvas }, note] = node.children;
@@ -107,7 +113,7 @@ const SHOW = {
     canvas.tabIndex = 0;
     canvas.setAttribute("aria-label",
       tr("{label} of all {keys} keys, {note}; the key has {value}", { label: item.label, keys: item.values.length, note: item.note, value: written(item.values[item.mark]) }));
-    listen(canvas, item.values.length, item.pick);
+    listen(canvas, [item.values.length, 1], item.values.length, item.pick);
   },
   matrix(node, item, scene, { lut }) {
     const [label, { firstChild: canvas, lastChild: mark }, note] = node.children;
@@ -225,11 +231,14 @@ function copy(canvas, from) {
   contextOf(canvas).drawImage(from, 0, 0);
 }
 
-/** @param {HTMLCanvasElement} canvas @param {number} count @param {((index: number) => void) | undefined} pick */
-function listen(canvas, count, pick) {
+/** @param {HTMLCanvasElement} canvas @param {[width: number, lines: number]} size in numbers
+ * @param {number} count @param {((index: number) => void) | undefined} pick */
+function listen(canvas, [across, lines], count, pick) {
   canvas.style.cursor = pick ? "pointer" : "";
   canvas.onclick = pick ? (event) => {
-    const { left, width } = canvas.getBoundingClientRect();
-    pick(Math.min(count - 1, Math.max(0, Math.floor(((event.clientX - left) / width) * count))));
+    const { left, top, width, height } = canvas.getBoundingClientRect();
+    const [column, line] = [((event.clientX - left) / width) * across, ((event.clientY - top) / height) * lines]
+      .map((at, axis) => Math.min((axis ? lines : across) - 1, Math.max(0, Math.floor(at))));
+    pick(Math.min(count - 1, line * across + column));
   } : null;
 }

@@ -4,7 +4,7 @@
 // Numbers drawn as pixels stay pixels, one per number; all else becomes lines and text.
 
 import { background, boxed } from "../token_map/placed.js";
-import { inCell, sizeOf } from "./drawing.js";
+import { boxesAround, inCell, sizeOf } from "./drawing.js";
 import { INK, drawn, linesOf } from "../token_map/saving.js";
 
 /** @import { Grid } from "../token_map/maps.js" */
@@ -75,8 +75,9 @@ const ROWS = {
   line: ({ label }) => words(label, 0, SCENE),
   strip(item, [canvas], { colours }) {
     const from = item.part ?? (item.mark >= 0 ? [item.mark, 1] : null);
-    const at = (/** @type {number} */ i) => (i * WIDE) / item.values.length;
-    const marks = from ? [frame(at(from[0]), -1, Math.max(3, at(from[1])), 25)] : [];
+    const boxes = from ? boxesAround(from[0], from[1], item.values.length) : [];
+    const marks = boxes.map(([left, top, width, height]) =>
+      frame(left * WIDE, 23 * top - 1, Math.max(3, width * WIDE), 23 * height + 2));
     const edge = frame(0, 0, WIDE, 23, { "stroke-width": 0.5 });
     return labelled(item, 23, [pixelsOf(canvas, 0, 0, WIDE, 23), edge, ...marks], colours);
   },
