@@ -347,8 +347,10 @@ def test_the_message_holds_what_its_schema_states() -> None:
 def test_the_view_of_a_capture_pins_patches_and_says_where_keys_are_those_of_a_window() -> None:
     acts = capture(example("distilled"), picture())
     for query, (token, pinned) in {None: (0, False), 1: (1, False), 2: (2, True)}.items():
-        state = capture_view(acts, "x", layer=1, head=None, query=query)["state"]
+        view = capture_view(acts, "x", layer=1, head=None, query=query)
+        state = view["state"]
         assert (state["query"], state["pinned"], state["head"]) == (token, pinned, -1)
+        assert view["alone"] is False  # reports and notebooks scroll by arrows
     module = timm.create_model("maxvit_tiny_tf_224", img_size=64, **narrow_stages()).eval()
     acts = capture(watched(module, (64, 64)), picture())
     for number, layer in enumerate(acts.layers):

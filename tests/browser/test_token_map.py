@@ -129,6 +129,7 @@ def show(page: "Page") -> Callable[..., None]:
             "strip": "heads",
             "frames": [shape.to_message(name) for shape, name in zip(shapes, names, strict=True)],
             "titles": TITLES,
+            "alone": True,
             "picture": {"width": SIZE[0], "height": SIZE[1], "crop": CROP},
             "distance": None,
             "lut": colour_table(kind == "cosine"),
@@ -530,6 +531,19 @@ def test_a_key_is_answered_by_one_of_two_maps_and_by_none_that_was_closed(
     page.evaluate("() => { document.body.onkeydown = (event) => event.preventDefault(); }")
     page.keyboard.press("p")  # another component took it
     assert page.evaluate(frames) == [1, 1]
+
+
+def test_in_a_report_arrows_scroll_until_a_map_has_the_focus(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), alone=False)
+    page.evaluate("document.body.style.height = '3000px'")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("scrollY > 0")
+    assert page.evaluate("component.state.query") == 0
+    page.locator("canvas[data-part=photo]").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("component.state.query") == 1 + 5 * GRID[1] + 7  # the middle
 
 
 def test_an_older_answer_of_the_server_changes_nothing(

@@ -310,6 +310,7 @@ def map_message(stack_id: str, kind: MapKind, **message: Any) -> dict[str, Any]:
         "version": 0,
         "kind": kind,
         "strip": "heads",
+        "alone": True,
         "link": "",
         "matches": None,
         "tools": None,
@@ -346,6 +347,7 @@ def capture_view(
             shape.to_message(name) for shape, name in zip(shapes, layer_names(acts), strict=True)
         ],
         titles={**map_titles(), "slider": tr("Layer")},
+        alone=False,
         picture={"width": width, "height": height, "crop": list(acts.crop)},
         provenance=translate(acts.provenance),
     )

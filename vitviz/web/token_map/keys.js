@@ -1,5 +1,6 @@
 // @ts-check
-// Keyboard control. It works anywhere on the page, except in elements with keys of their own.
+// Keyboard control. In the app it works anywhere on the page, except in elements with keys of their
+// own; in reports and notebooks, where arrows scroll, only in the component that has the focus.
 
 /** @import { Shape, State } from "./message.js" */
 

@@ -50,6 +50,7 @@ export interface ViewMessage {
     row: string; column?: string; strip: string; slider?: string; photo?: string;
     caption?: string; hint?: string; // below the photo
   };
+  alone: boolean; // whether it takes keys pressed anywhere on the page
   link: string; // views with the same link show one place on one scale; empty for none
   matches: Matches | null; // where the keys lie in another picture
   picture: {

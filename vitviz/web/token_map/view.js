@@ -30,12 +30,12 @@ const GAP = 8; // pixels between the columns
 /** @type {Stacks<Stack>} */
 const stacks = new Stacks(4, (message) => new Stack(message));
 
-/** One mounted view answers a key: the one with the focus, else the last.
+/** One mounted view answers a key: the one with the focus, else the last that takes the page's keys.
  * @param {KeyboardEvent} event */
 function press(event) {
   if (isTaken(event)) return;
   const [path, all] = [event.composedPath(), /** @type {any[]} */ ([...views])];
-  (all.find((view) => path.includes(view.box)) ?? all.at(-1))?.press(event);
+  (all.find((view) => path.includes(view.box)) ?? all.findLast((view) => view.data.alone))?.press(event);
 }
 
 /** @extends {Component<ViewMessage>} */
