@@ -391,14 +391,15 @@ export function fitted({ head, query }, before, shape, strip) {
 
 // --------------------------------------------------------------------------------- the words
 
-/** Two significant digits, so that shares of very different size can be read.
+/** Two significant digits, so that shares of very different size can be read. (`as_percent` in
+ * language.py does the same.)
  * @param {number} share */
 export function percent(share) {
   const value = 100 * share;
-  if (value === 0) return "0 %";
-  if (Math.abs(value) < 1e-6) return "< 0.000001 %"; // and not 0.000000
-  const digits = Math.max(0, 1 - Math.floor(Math.log10(Math.abs(value))));
-  return `${value.toFixed(Math.min(digits, 6))} %`;
+  const size = Math.abs(value);
+  if (size >= 9.95 || size === 0) return `${value.toFixed(0)} %`;
+  if (size < 1e-6) return "< 0.000001 %"; // and not 0.000000
+  return `${value.toFixed(1 - Math.floor(Math.log10(size)))} %`;
 }
 
 /** @param {Kind} kind @param {number} value */
