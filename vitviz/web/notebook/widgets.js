@@ -3,6 +3,9 @@
 
 import { allUnpacked } from "../report/unpacked.js";
 
+// JupyterLab and VS Code set their colours, but not the scheme by which light-dark() chooses.
+const DARK = '[data-jp-theme-light="false"] .vitviz-live, .vscode-dark .vitviz-live { color-scheme: dark; }';
+
 /** @param {{ model: any, el: HTMLElement }} host */
 async function render({ model, el }) {
   const address = URL.createObjectURL(new Blob([model.get("_source")], { type: "text/javascript" }));
@@ -11,13 +14,13 @@ async function render({ model, el }) {
   const host = Object.assign(document.createElement("div"), { className: "vitviz-live" });
   const root = /** @type {any} */ (host.attachShadow({ mode: "open" }));
   const colours = ":host { --st-text-color: var(--jp-ui-font-color1, CanvasText); " +
-    "--st-background-color: var(--jp-layout-color0, Canvas); --st-primary-color: #0b57d0; " +
+    "--st-background-color: var(--jp-layout-color0, Canvas); --st-primary-color: light-dark(#0b57d0, #8ab4f8); " +
     "--st-secondary-background-color: var(--jp-layout-color2, ButtonFace); " +
     "--st-code-font: var(--jp-code-font-family, monospace); " +
     "--st-font: var(--jp-ui-font-family, sans-serif); display: block; }";
   root.append(Object.assign(document.createElement("style"),
     { textContent: colours + model.get("_style") }));
-  el.append(host);
+  el.append(Object.assign(document.createElement("style"), { textContent: DARK }), host);
   const named = ["layer", "head", "query", ...(model.get("step") === undefined ? [] : ["step"])];
   const chosen = (/** @type {any} */ view) => {
     const [frame, head, query] = [model.get("layer"), model.get("head"), model.get("query")];
