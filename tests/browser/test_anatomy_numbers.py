@@ -444,6 +444,33 @@ def test_few_tokens_are_written_as_the_whole_matrix_and_a_click_chooses_a_pair(
     assert marked("query") == [2 * 3 + 1]
 
 
+@pytest.mark.parametrize(
+    ("step", "line", "chosen"), [("head", "tr", "component.dim"), ("scores", "td", "component.key")]
+)
+def test_a_table_is_clicked_while_numbers_move_and_keeps_the_focus(
+    step: str, line: str, chosen: str, page: "Page"
+) -> None:
+    model = own_model(image_size=(16, 12), class_token=False)  # 4 x 3 patches
+    acts = vitviz.capture(model, picture())
+    open_sources(page, "anatomy", components.anatomy(model, picture(), acts, "x", layer=1))
+    page.locator(f"{ITEMS} .item").first.wait_for()
+    go(page, step)
+    page.locator(f"{ITEMS} {line} >> nth=4").hover()
+    page.evaluate("() => { component.begun = performance.now(); component.redraw() }")
+    page.mouse.down()
+    wait_for_frame(page)
+    page.mouse.up()
+    wanted = 3 if line == "tr" else 4 - 1  # behind the row of titles, behind the empty corner
+    assert page.evaluate(chosen) == wanted
+    if line == "tr":
+        page.locator(f"{ITEMS} tr >> nth=2").press("Enter")
+        wait_for_frame(page)
+        assert page.evaluate(chosen) == 1
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.evaluate(chosen) == 2
+
+
 def test_scene_answer_and_chart_are_saved_with_the_numbers_of_the_capture(
     shown: "Page", acts: Activations
 ) -> None:

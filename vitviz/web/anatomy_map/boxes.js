@@ -72,10 +72,10 @@ function grid(scene, name) {
   const [q, k, bias] = ["queries", "keys", "bias"].map((box) => scene.layer.get(box));
   if (!q || !k || q.only !== null || k.only !== null || Math.max(q.shape[1], k.shape[1]) > READABLE) return null;
   const { head } = scene;
-  const rows = once(`grid ${name}`, q, [head], () => Array.from({ length: q.shape[1] },
-    (_, query) => attend(q, k, bias, scene.data.facts.scale, head, query)[name]));
+  const values = once(`grid ${name}`, q, [head], () => Array.from({ length: q.shape[1] },
+    (_, query) => [...attend(q, k, bias, scene.data.facts.scale, head, query)[name]]).flat());
   return { kind: "grid", label: name === "shares" ? tr("A, head {head}", { head: head + 1 }) : tr("scores, head {head}", { head: head + 1 }),
-    values: rows.flatMap((row) => [...row]), cols: k.shape[1], mark: scene.token, key: scene.key, shares: name === "shares",
+    values, cols: k.shape[1], mark: scene.token, key: scene.key, shares: name === "shares",
     note: name === "shares" ? tr("%, rows: queries, columns: keys") : tr("rows: queries, columns: keys"),
     pick: (index) => scene.pickPair(Math.floor(index / k.shape[1]), index % k.shape[1]) };
 }

@@ -162,25 +162,30 @@ const SHOW = {
   },
   table(node, item) {
     const table = node.firstChild;
-    const rows = [item.head, ...item.rows];
-    table.replaceChildren(...rows.map((cells, r) => {
-      const line = element("tr", {}, ...cells.map((/** @type {string} */ text) =>
-        element(r ? "td" : "th", {}, ...rich(text))));
-      if (!r) return element("thead", {}, line);
-      if (r - 1 === item.mark) line.className = "chosen";
-      line.title = item.titles?.[r - 1] ?? "";
-      const bar = element("i");
-      bar.style.width = `${100 * (item.shares?.[r - 1] ?? 0)}%`;
-      line.lastChild?.appendChild(bar);
-      if (item.pick) {
-        line.tabIndex = 0;
-        line.onclick = () => item.pick(r - 1);
-        line.onkeydown = (event) => {
-          if (event.key === "Enter") item.pick(r - 1);
-        };
-      }
-      return line;
-    }));
+    const size = `${item.head.length} ${item.rows.length}`;
+    if (node.dataset.size !== size) { // rows stay: one has the focus, or is pressed
+      node.dataset.size = size;
+      const empty = (/** @type {"td" | "th"} */ tag) =>
+        element("tr", {}, ...item.head.map(() => element(tag, {}, element("span"))));
+      table.replaceChildren(element("thead", {}, empty("th")), ...item.rows.map(() => empty("td")));
+      for (const line of [...table.children].slice(1)) line.lastChild.append(element("i"));
+    }
+    /** @param {any} line @param {string[]} cells */
+    const fill = (line, cells) => cells.forEach((text, c) => write(line.children[c].firstChild, text));
+    const [head, ...lines] = table.children;
+    fill(head.firstChild, item.head);
+    lines.forEach((/** @type {any} */ line, /** @type {number} */ r) => {
+      fill(line, item.rows[r]);
+      line.className = r === item.mark ? "chosen" : "";
+      line.title = item.titles?.[r] ?? "";
+      line.lastChild.lastChild.style.width = `${100 * (item.shares?.[r] ?? 0)}%`;
+      if (!item.pick) line.removeAttribute("tabindex");
+      else line.tabIndex = 0;
+      line.onclick = item.pick ? () => item.pick(r) : null;
+      line.onkeydown = item.pick ? (/** @type {KeyboardEvent} */ event) => {
+        if (event.key === "Enter") item.pick(r);
+      } : null;
+    });
   },
   channels(node, item, scene, { lut }) {
     if (node.drawn === item.tensor) return;
