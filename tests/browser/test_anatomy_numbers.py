@@ -471,6 +471,16 @@ def test_a_table_is_clicked_while_numbers_move_and_keeps_the_focus(
         assert page.evaluate(chosen) == 2
 
 
+def test_the_time_of_the_walk_stays_as_another_layer_arrives(shown: "Page") -> None:
+    menu = shown.get_by_label("Time for all steps")
+    menu.select_option("4 min")
+    assert shown.evaluate("component.minutes") == 4
+    again = "({ ...component.data, layerId: 'another', state: { ...component.state, frame: 0 } })"
+    shown.evaluate(f"component.receive({again}, () => {{}})")
+    wait_for_frame(shown)
+    assert menu.evaluate("menu => menu.selectedOptions[0].textContent") == "4 min"
+
+
 def test_scene_answer_and_chart_are_saved_with_the_numbers_of_the_capture(
     shown: "Page", acts: Activations
 ) -> None:

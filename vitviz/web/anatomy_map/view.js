@@ -361,6 +361,7 @@ class View extends Component {
   #drawSide(walk, head) {
     const { data, parts, state } = this;
     const { card, box } = walk.stop;
+    parts.minutes.value = String(MINUTES.indexOf(this.minutes));
     parts.layerMenu.value = String(state.frame);
     if (this.shape.heads) parts.headMenu.value = String(head);
     parts.headMenu.hidden = !box || !this.shape.heads || !this.layer.has("queries");
