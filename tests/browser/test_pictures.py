@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ from PIL import Image
 from plotly.colors import get_colorscale, sample_colorscale
 
 import vitviz
-from vitviz import Activations, inspection
+from vitviz import Activations, inspection, plots
 from vitviz.app.shared import pictures
 
 from .walk import opened, saved, settled, until
@@ -113,6 +114,31 @@ def test_a_figure_is_saved_with_its_numbers(
         yellow = np.argwhere((red > 245) & (green > 220) & (blue < 100))
         assert len(yellow) > 4
     assert sizes[1] == (2 * sizes[0][0], 2 * sizes[0][1])
+
+
+MOUNT = """async (source) => {
+  const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  (await import(address)).default({ data: {} });
+}"""
+
+
+def test_a_number_in_a_cell_is_saved_in_its_own_colour(page: "Page") -> None:
+    patch = np.array([[[1.0, 0.2], [-0.9, 0.1]]])  # of which two cells are dark
+    figure = plots.filter_product(patch, np.ones((1, 2, 2)), names=("patch", "filter"))
+    body = figure.to_html(include_plotlyjs=True, full_html=False)
+    page.set_content(f"<body><div class=stPlotlyChart>{body}</div>")
+    page.locator(".main-svg text", has_text="+1.00").wait_for()
+    script = Path(vitviz.__file__).parent / "app/widgets/figure_pictures.built.js"
+    page.evaluate(MOUNT, script.read_text(encoding="utf-8"))
+    fill = "all => all.map((text) => [text.textContent, getComputedStyle(text).fill])"
+    shown = dict(page.locator(".main-svg .textpoint text").evaluate_all(fill))
+    assert (shown["+1.00"], shown["+0.20"]) == ("rgb(255, 255, 255)", "rgb(17, 17, 17)")
+    for label in ("SVG, with title", "SVG, bare, transparent"):
+        _, svg = saved(page, page.locator("details"), label)
+        texts = ElementTree.fromstring(svg).iter(f"{SVG}text")
+        fills = {text.text: text.get("style") or "" for text in texts}
+        for name in ("+1.00", "+0.20"):
+            assert f"fill: {shown[name]}" in fills[name], fills[name]
 
 
 def test_every_figure_has_one_menu_and_a_files_name_is_text_in_a_picture(

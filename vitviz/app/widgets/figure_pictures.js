@@ -37,7 +37,8 @@ function drawing(plot, bare) {
       if (part.matches(".hoverlayer, .zoomlayer, .selectionlayer")) continue;
       const copy = part.cloneNode(true);
       if (bare) for (const bar of copy.querySelectorAll(".colorbar")) bar.remove();
-      for (const text of copy.querySelectorAll("text")) text.style.fill = colour;
+      // Words with a shadow stand on a picture or a cell, and have their own colour, as on screen.
+      for (const text of copy.querySelectorAll('text:not([style*="text-shadow"])')) text.style.fill = colour;
       inner.append(copy);
     }
   for (const part of inner.querySelectorAll("[clip-path]")) { // named by the page, where it has a base
