@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import timm
 from app_server import Server
-from examples import timm_model
+from examples import example, picture, timm_model
 from examples import watched as of_pixels
 from plotly.io import to_json
 
@@ -145,6 +145,48 @@ def test_each_figure_in_the_file_is_that_of_the_capture(file: Path, acts: Activa
     for figure in (*found, *expected):
         figure["layout"]["meta"].pop("made_with", None)  # each capture has a date of its own
     assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["attention", "anatomy"])
+def test_two_fingers_on_a_picture_enlarge_the_page(
+    kind: str, tmp_path: Path, browser: "Browser"
+) -> None:
+    model = example("plain")
+    acts = vitviz.capture(model, picture())
+    if kind == "attention":
+        made = components.attention(acts, "shown")
+    else:
+        made = components.anatomy(model, picture(), acts, "shown")
+    file = tmp_path / "report.html"
+    file.write_text(
+        components.build_file("x", "<div id=shown></div>", {kind: {"shown": made}}),
+        encoding="utf-8",
+    )
+    phone: Any = {"viewport": {"width": 390, "height": 800}, "is_mobile": True, "has_touch": True}
+    context = browser.new_context(**phone)
+    try:
+        page = context.new_page()
+        page.goto(file.as_uri())
+        photo = page.locator("canvas[data-part=photo][aria-label]")
+        photo.wait_for()
+        box = photo.bounding_box()
+        assert box
+        x, y = box["x"] + box["width"] / 2, box["y"] + min(150, box["height"] / 2)
+        fingers = context.new_cdp_session(page)
+
+        def touch(kind: str, *offsets: int) -> None:
+            points = [{"x": x + across, "y": y, "id": id} for id, across in enumerate(offsets)]
+            fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        touch("touchStart", -20)
+        touch("touchStart", -20, 20)
+        for apart in range(24, 120, 6):
+            touch("touchMove", -apart, apart)
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+        touch("touchEnd")
+        assert page.evaluate("visualViewport.scale") > 1.5
+    finally:
+        context.close()
 
 
 def test_it_prints_on_a4(opened: Opened) -> None:
