@@ -872,13 +872,17 @@ def test_pooled_keys_lie_in_their_own_grid_and_a_click_finds_the_patch_of_the_pi
     assert text(page, "photoTitle") == "The query: row 4 column 11 · pinned"
 
 
+@pytest.mark.parametrize(
+    ("place", "patch"),
+    [((0.87, 0.92), "row 10 column 14"), ((0.2, 0.15), "row 2 column 2")],
+)
 def test_a_window_says_what_equal_sharing_means_and_a_patch_under_the_pointer_may_be_gone_next(
-    page: "Page", two_kinds: Callable[..., None]
+    place: tuple[float, float], patch: str, page: "Page", two_kinds: Callable[..., None]
 ) -> None:
     two_kinds(state={"query": 5, "pinned": True})
     assert "equal sharing in a whole window, 7.1 %" in text(page, "reading")
-    page.evaluate(MOVES, ["map", [(0.87, 0.92)]])
-    assert text(page, "reading").startswith("Key row 10 column 14: ")
+    page.evaluate(MOVES, ["map", [place]])
+    assert text(page, "reading").startswith(f"Key {patch}: ")
     page.locator("canvas[data-part=photo]").focus()
     page.keyboard.press("n")  # to a grid of 5 x 7 keys
     assert text(page, "reading").startswith("Strongest key: ")

@@ -309,7 +309,8 @@ class View extends Component {
     const begun = performance.now();
     const { selection } = this;
     const { rows, cols } = selection.mapGrid;
-    if (this.pointed !== null && this.pointed >= rows * cols) this.pointed = null; // of another map
+    const before = this.map?.selection.mapGrid;
+    if (before && (before.rows !== rows || before.cols !== cols)) this.pointed = null; // of another map
     this.box.dataset.role = selection.role;
     this.rooms = this.#rooms();
     this.#drawTools();
