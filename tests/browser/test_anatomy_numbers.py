@@ -207,6 +207,18 @@ def test_the_charts_number_the_layers_and_mark_the_one_that_is_open(
         assert chart["legend"] == [list(pair) for pair in zip(chart["styles"], called, strict=True)]
 
 
+def test_no_line_is_drawn_through_a_layer_without_a_value(page: "Page") -> None:
+    """As where a stage begins, of which Swin's first layer has no input of the same shape."""
+    model = own_model(depth=5)
+    made = components.anatomy(model, picture(), vitviz.capture(model, picture()), "x")
+    made["view"]["residual"]["attention"][2] = None
+    open_sources(page, "anatomy", made)
+    lines = page.locator(".charts figure").last.locator("polyline.attn")
+    ends = lines.evaluate_all("all => all.map((line) => line.points.length)")
+    assert ends == [2, 2]
+    assert page.locator(".charts figure").last.locator("circle.attn").count() == 4
+
+
 def test_a_click_on_a_bar_chooses_its_key(shown: "Page") -> None:
     go(shown, "scores")
     bars = shown.locator(f"{ITEMS} canvas[aria-label^=softmax]")

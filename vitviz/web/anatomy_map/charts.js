@@ -41,8 +41,14 @@ function chart(title, about, lines, first, percent, provenance) {
     if (i % step === 0)
       svg.append(make("text", { x: x(i), y: HEIGHT - 5, "text-anchor": "middle" }, String(i + first)));
   for (const { values, style } of lines) {
-    const points = values.flatMap((value, i) => (value === null ? [] : [`${x(i)},${y(value)}`]));
-    svg.append(make("polyline", { points: points.join(" "), class: style }));
+    /** @type {string[][]} */
+    const runs = [[]]; // of layers, between the gaps
+    values.forEach((value, i) => {
+      if (value === null) runs.push([]);
+      else runs[runs.length - 1].push(`${x(i)},${y(value)}`);
+    });
+    for (const run of runs.filter(({ length }) => length))
+      svg.append(make("polyline", { points: run.join(" "), class: style }));
     values.forEach((value, i) => {
       if (value === null) return;
       const dot = make("circle", { cx: x(i), cy: y(value), r: 3, class: style });
