@@ -19,16 +19,15 @@ RENDER = """async ([url, traits]) => {
   const { default: widget } = await import(`${url}/notebook/widgets.js`);
   const el = document.createElement("div");
   document.body.replaceChildren(el);
-  const handlers = new Map();
+  const handlers = [];
   window.traits = traits;
   window.model = {
     get: (name) => traits[name],
-    on: (name, handler) => handlers.set(handler, name),
-    off: (name, handler) => handlers.delete(handler),
+    on: (name, handler) => handlers.push([name, handler]),
     set: (name, value) => {
       if (traits[name] === value) return;
       traits[name] = value;
-      for (const [handler, of] of handlers) if (of === `change:${name}`) handler();
+      for (const [change, handler] of handlers) if (change === `change:${name}`) handler();
     },
     save_changes: () => {},
   };
@@ -68,3 +67,16 @@ def test_its_colours_are_those_for_dark_ground_where_the_notebook_is_dark(
     rendered.evaluate("theme => document.body.setAttribute(...theme)", theme.split("="))
     dark = ["rgb(87, 69, 11)", "rgb(255, 124, 196)", "rgb(138, 180, 248)"]
     assert rendered.evaluate(colours) == dark
+
+
+def test_an_answer_to_an_earlier_choice_does_not_undo_a_later_one(rendered: "Page") -> None:
+    def chosen() -> list[int]:
+        rendered.wait_for_timeout(400)  # longer than the pause after which a choice is told
+        found: list[int] = rendered.evaluate("[component.state.query, traits.query]")
+        return found
+
+    rendered.evaluate("component.change({ query: 9 })")
+    rendered.evaluate("model.set('_layer', [...traits._layer])")  # the answer arrives
+    assert chosen() == [9, 9]
+    rendered.evaluate("model.set('query', 11)")  # and what Python sets later is shown
+    assert chosen() == [11, 11]

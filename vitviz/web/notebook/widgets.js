@@ -45,7 +45,9 @@ async function render({ model, el }) {
   const show = () => {
     const { commits } = root.view ?? {};
     const view = model.get("_view");
-    const state = { ...(commits?.state ?? view.state), ...chosen(view) };
+    // What was chosen a moment ago is newer than what Python answers to the choice before.
+    const known = commits?.waiting ? {} : chosen(view);
+    const state = { ...(commits?.state ?? view.state), ...known };
     const data = { ...view, version: commits?.version ?? 0, state };
     mount({ data, parentElement: root, setTriggerValue: report });
   };

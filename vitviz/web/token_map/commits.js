@@ -33,7 +33,7 @@ export class Commits {
   }
 
   close() {
-    clearTimeout(this.timer);
+    this.#stop();
     document.removeEventListener("click", this.leave, true);
     document.removeEventListener("vitviz:reconnected", this.again);
     this.open = false;
@@ -58,13 +58,23 @@ export class Commits {
     this.version = other.version;
   }
 
-  #later() {
+  /** Whether a choice is not sent yet. */
+  get waiting() {
+    return this.timer !== undefined;
+  }
+
+  #stop() {
     clearTimeout(this.timer);
+    this.timer = undefined;
+  }
+
+  #later() {
+    this.#stop();
     this.timer = setTimeout(() => this.#tell(), COMMIT_AFTER);
   }
 
   #tell() {
-    clearTimeout(this.timer);
+    this.#stop();
     this.send?.("commit", { ...this.state, version: this.version });
   }
 
