@@ -14,9 +14,12 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
+import timm
 from app_server import free_port
 from examples import example, picture
+from examples import watched as of_pixels
 
+import vitviz
 from vitviz import capture, load_model
 from vitviz.common.files import assets
 from vitviz.web.token_map import script
@@ -62,6 +65,30 @@ def test_the_widget_holds_the_same_module_and_checks_what_it_is_set_to() -> None
         assert getattr(widget, name) == before
     widget.head = None
     assert widget.head is None
+
+
+@pytest.mark.parametrize("view", ["attention", "anatomy"])
+def test_in_a_layer_of_another_grid_the_query_keeps_its_place_and_a_head_that_is_not_there_goes(
+    view: Any,
+) -> None:
+    sizes: Any = dict(img_size=64, window_size=4, embed_dim=16)
+    stages: Any = dict(depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+    module = timm.create_model("swin_tiny_patch4_window7_224", **sizes, **stages).eval()
+    model = of_pixels(module, (64, 64))
+    widget: Any = vitviz.widget(model, picture(), view=view, layer=0, query=(12, 10))  # 16 x 16
+    widget.set_state({"layer": 2})  # by the browser; 8 x 8
+    assert (widget.layer, widget.query) == (2, 6 * 8 + 5)
+    widget.head = 1
+    widget.layer = 0
+    assert (widget.layer, widget.head, widget.query) == (0, None, 13 * 16 + 11)
+    widget.set_state({"layer": 4, "query": 3 * 4 + 1, "head": 3})  # a choice of all three
+    assert (widget.layer, widget.head, widget.query) == (4, 3, 3 * 4 + 1)
+    widget.query = None
+    widget.layer = 1
+    assert widget.query is None
+    if view == "anatomy":
+        assert widget._view["shape"]["rows"] == 16
+        assert widget._view["frame"] == 1
 
 
 @contextmanager

@@ -49,7 +49,8 @@ class Widget(anywidget.AnyWidget):
         A token's number, prefix first; None for the default: CLS, or the mean of the patches. It
         can also be set to a (row, column) or the name of a prefix token.
 
-    Setting one to a value that does not exist raises a ValueError.
+    Setting one to a value that does not exist raises a ValueError. In another layer the query keeps
+    its place in the picture.
     """
 
     _esm = Path(__file__).with_suffix(".built.js").read_text(encoding="utf-8")
@@ -64,6 +65,7 @@ class Widget(anywidget.AnyWidget):
 
     def __init__(self, kind: ViewName, acts: "Activations", **traits: Any) -> None:
         self._kind, self._acts = kind, acts
+        self._counted_in: int = traits["layer"]  # the layer whose tokens the query counts
         module = MODULES[kind]
         super().__init__(_source=module.script(), _style=module.style(), **traits)
 
@@ -100,7 +102,33 @@ class Widget(anywidget.AnyWidget):
     def _check_choice(self, proposal: Any) -> Any:
         value, name = proposal["value"], proposal["trait"].name
         choice = {**{one: getattr(self, one) for one in _CHOICE}, name: value}
-        return check_option(self._acts, **choice)[name]
+        if name == "layer":  # head and query follow it
+            choice |= {"head": None, "query": None}
+        checked = check_option(self._acts, **choice)[name]
+        if name == "query":
+            self._counted_in = self.layer
+        return checked
+
+    @traitlets.observe("layer")
+    def _follow_layer(self, _: Any) -> None:
+        """Keep the query's place in the picture, as `fitted` in maps.js, and a head that exists."""
+        old, new = self._counted_in, self.layer
+        if old == new:
+            return
+        self._counted_in = new
+        before, after = self._acts.layers[old], self._acts.layers[new]
+        if self.head is not None and self.head >= max(1, after.num_heads):
+            self.head = None
+        if self.query is None:
+            return
+        patch = self.query - len(before.prefix)
+        if patch >= 0:
+            at = before.query_grid, self._acts.crop_of(old)
+            to = after.query_grid, self._acts.crop_of(new)
+            self.query = token_map.matching_patch(divmod(patch, before.query_grid[1]), at, to)
+        else:
+            name = before.prefix[self.query]
+            self.query = after.prefix.index(name) if name in after.prefix else None
 
 
 class TokenMap(Widget):
