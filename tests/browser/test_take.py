@@ -233,3 +233,16 @@ def test_an_upload_stays_where_the_answer_takes_long(page: "Page", server: Serve
     expect_picture(page, "mine.png")
     settled(page)
     expect_picture(page, "mine.png")
+
+
+def test_a_sample_that_is_chosen_by_a_key_keeps_the_focus(page: "Page", server: Server) -> None:
+    opened(page, server, "attention")
+    settled(page)
+    name = next(one for one in pictures.samples() if one != pictures.DEFAULT)
+    sample = page.get_by_role("button", name=pictures.title(name), exact=True)
+    sample.focus()
+    page.keyboard.press("Enter")
+    page.locator(".st-key-provenance").filter(has_text=pictures.title(name)).wait_for()
+    settled(page)
+    assert sample.get_attribute("aria-pressed") == "true"
+    assert sample.evaluate("button => button.getRootNode().activeElement === button")
