@@ -123,3 +123,22 @@ def test_a_large_model_compares_the_chosen_fusion_with_the_usual_one(
 def test_the_first_layer_of_the_steps_is_told(serve: Callable[..., Model]) -> None:
     serve("plain")
     assert token_map(opened("rollout", start_layer="2"))["titles"]["strip"] == "From layer 2 up to"
+
+
+def test_a_patch_that_keeps_itself_is_no_collapse(serve: Callable[..., Model]) -> None:
+    """Half of its row is its own at r = 0.5, whatever its attention is."""
+    acts = of_sample(serve("plain", image_size=64))
+    (first, *_) = rollout_steps(acts)
+    row = first[1 + 2 * 16 + 5, 1:]
+    assert row[2 * 16 + 5] > row.sum() / 2
+    text = prose(opened("rollout", layer="1", query="3.6"))
+    assert "up to layer 1 comes from **1 of 256** patches." in text
+    assert "collapsed" not in text
+
+
+def test_a_map_without_anything_does_not_come_from_a_patch(serve: Callable[..., Model]) -> None:
+    serve("plain")
+    text = prose(opened("rollout", residual="1.0"))
+    assert "The model's answer is read at CLS." in text
+    assert "patches." not in text.partition("read at CLS.")[2].partition("\n")[0]
+    assert "collapsed" not in text

@@ -17,7 +17,7 @@ from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.places import places
-from vitviz.app.widgets.token_map import frames_to_send, token_map
+from vitviz.app.widgets.token_map import frames_to_send, patch_number, token_map
 from vitviz.common.language import Message, mark, tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.inspection.rollout import Fusion
@@ -186,7 +186,8 @@ def _describe_map(view: View, settings: Settings) -> str:
         compared = list(FUSIONS) if small else list(dict.fromkeys(("mean", settings.fusion)))
     maps = {one: _patches(view, settings._replace(fusion=one)) for one in compared}
     words = tr("The model's answer is read {where}. ", where=describe_reading(view.acts))
-    words += _concentration(maps[settings.fusion], _half_of(view))
+    query = None if view.query_patch is None else patch_number(view.grid, view.query_patch)
+    words += _concentration(maps[settings.fusion], _half_of(view), query)
     if len(maps) == 1 or not all(map(np.ptp, maps.values())):
         return words
     like = np.corrcoef(list(maps.values()))
@@ -252,8 +253,13 @@ def _half_of(view: View) -> str:
     )
 
 
-def _concentration(values: np.ndarray, half_of: str) -> str:
-    """Say how few patches hold half of the map, and whether that is a collapse."""
+def _concentration(values: np.ndarray, half_of: str, query: int | None = None) -> str:
+    """Say how few patches hold half of the map, and whether that is a collapse.
+
+    What a patch that is the query keeps of itself, by r, is none: the others are looked at alone.
+    """
+    if not values.any():
+        return ""  # r = 1 lets nothing pass from patch to token
     half = count_half(values)
     words = tr(
         "{half_of} **{half} of {count}** patches.",
@@ -261,7 +267,8 @@ def _concentration(values: np.ndarray, half_of: str) -> str:
         half=half,
         count=len(values),
     )
-    if half <= len(values) * COLLAPSED:
+    others = values if query is None else np.delete(values, query)
+    if others.any() and count_half(others) <= len(values) * COLLAPSED:
         words += tr(
             " The map has collapsed onto few patches, which may be outliers with large "
             "attention rather than the object: compare single layers on the page "
