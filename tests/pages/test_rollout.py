@@ -101,6 +101,14 @@ def test_the_maps_of_the_three_fusions_are_compared(
     assert f"Half of what reaches {named} up to layer 2 comes from **{half} of 24**" in text
 
 
+def test_one_head_has_nothing_to_fuse(serve: Callable[..., Model]) -> None:
+    serve("plain", num_heads=1)
+    text = prose(opened("rollout"))
+    assert "Half of what reaches the CLS token" in text
+    assert "differs most" not in text
+    assert "by fusion" not in text
+
+
 @pytest.mark.parametrize(("peak", "collapsed"), [(200.0, True), (5.0, False)])
 def test_a_map_on_few_patches_is_said_to_have_collapsed(peak: float, collapsed: bool) -> None:
     values = np.ones(100)
