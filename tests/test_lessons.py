@@ -110,6 +110,14 @@ def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) ->
     assert int(times) == round(512 * most) != round(256 * most)
 
 
+def test_one_head_is_not_compared_with_itself(pictures: Any) -> None:
+    for heads in (1, 2):
+        model = watched(own_module(image_size=16, num_heads=heads), (16, 16))
+        acts = vitviz.capture(model, pictures["duck"][0])
+        sentences = lessons.findings(3, model, pictures["duck"][0], acts)
+        assert ("follows the query" in " ".join(sentences)) == (heads == 2)
+
+
 def test_a_picture_of_ones_own_has_no_marked_patches(pictures: Any) -> None:
     model, image = watched(own_module(image_size=64, depth=1), (64, 64)), pictures["goldfish"][0]
     acts = vitviz.capture(model, image)

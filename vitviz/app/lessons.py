@@ -210,6 +210,8 @@ def _find_who_looks(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         first=count_half(reads[0]),
     )
     layer, _, _ = _place(acts, steps[1])
+    if acts.layers[layer].num_heads == 1:
+        return  # there is no other head to compare it with
     agreed = same_rows(acts.attention(layer)[:, prefix:, prefix:])
     yield tr(
         "In layer {layer}, **head {same}** looks much the same wherever the query is: {more} of a "
