@@ -21,7 +21,7 @@ from vitviz.app.lessons import same_rows
 from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.common.files import assets
-from vitviz.common.language import use_language
+from vitviz.common.language import patch_name, use_language
 from vitviz.text.lessons import LESSONS, lesson_link, parse_step, settings_of
 
 STEPS = [
@@ -108,6 +108,21 @@ def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) ->
     (times,) = re.findall(r"\*\*, (\d+) times its equal share", exchange)
     most = attention[3, 256 + 2 * 16 + 2, 256:].max()  # head 4, row 3 and column 3
     assert int(times) == round(512 * most) != round(256 * most)
+
+
+def test_what_looks_is_named_where_the_head_reads_cls_and_the_patches(pictures: Any) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=32)
+    config = transformers.Dinov2Config(patch_size=8, num_labels=3, **sizes)
+    model = watched(transformers.Dinov2ForImageClassification(config).eval(), (32, 32))
+    acts, image = vitviz.capture(model, pictures["duck"][0]), pictures["duck"][0]
+    assert acts.read_tokens == ("cls", "patches")
+    patches = acts.attention(1)[:, 1:, 1:].mean(axis=(0, 1))
+    best = patch_name(*divmod(int(patches.argmax()), 4))
+    look, *_ = lessons.findings(3, model, image, acts)
+    assert f"the mean of the patches looks most at {best}: " in look
+    reach, *_ = lessons.findings(5, model, image, acts)
+    assert "of what reaches the mean of the patches up to layer 1" in reach
 
 
 def test_one_head_is_not_compared_with_itself(pictures: Any) -> None:

@@ -22,6 +22,7 @@ from ..model.inputs import Picture, prepare
 from ..text import findings as text
 from ..text.class_names import common_names
 from ..text.lessons import LESSONS, Step
+from ..web.token_map import default_query
 from ..zoo import FIRST_LAYERS
 from . import records
 from .cells import read_cells
@@ -280,7 +281,7 @@ def _find_reaching(model: Model, image: Picture, acts: Activations) -> Iterable[
     prefix, count = acts.num_prefix_tokens, acts.grid[0] * acts.grid[1]
     asks = _reader(acts)
     attention = list(acts.attention_layers())
-    reads = "cls" in acts.read_tokens
+    reads = _asks_cls(acts)
 
     def rollout(layers: int) -> np.ndarray:
         return inspection.attention_rollout(attention[:layers], num_prefix_tokens=prefix, cls=reads)
@@ -335,7 +336,7 @@ def carried(acts: Activations) -> np.ndarray:
     ndarray of shape (layers,)
         |z| / (|z| + |what attention adds|), the mean over the tokens that the head reads.
     """
-    reads = 0 if "cls" in acts.read_tokens else slice(acts.num_prefix_tokens, None)
+    reads = 0 if _asks_cls(acts) else slice(acts.num_prefix_tokens, None)
     shares = []
     for layer in range(acts.depth):
         before, after = acts.tokens(layer), acts.tokens_after_attention(layer)
@@ -488,8 +489,13 @@ def count_half(shares: np.ndarray) -> int:
 
 
 def _reader(acts: Activations) -> str:
-    """Say which token the answer is read from."""
-    return "CLS" if "cls" in acts.read_tokens else tr("the mean of the patches")
+    """Say at which token maps of the answer are read."""
+    return "CLS" if _asks_cls(acts) else tr("the mean of the patches")
+
+
+def _asks_cls(acts: Activations) -> bool:
+    """Return whether that is CLS, as in `inspection.measurements`."""
+    return default_query(acts, acts.layers[0]) == 0
 
 
 def _patch_at(acts: Activations, number: int) -> str:
