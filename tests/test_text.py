@@ -248,6 +248,16 @@ def test_random_weights_are_not_said_to_be_trained(page: str, model: str) -> Non
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_shuffled_patches_are_told_of_where_they_are_shown(model: str) -> None:
+    """As `shuffle_patches` can: where nothing but the embedding tells the place of a patch."""
+    traits = MODELS[model]
+    shows = traits & {"all-to-all", "relative bias", "rotary", "convolutions"} == {"all-to-all"}
+    words = page_text("positions", traits)
+    assert ("shuffled" in words.see) == shows
+    assert ("shuffled" in words.try_this) == shows
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     """Of Distance, of which other families have the dots alone, and of Classify."""
     everywhere = "all-to-all" in MODELS[model]
