@@ -190,7 +190,7 @@ def test_where_information_moves_is_said_of_the_model_on_screen(model: str) -> N
     )
     dropped = page_text("classify", traits).see.replace("\n", " ")
     alone = traits & {"all-to-all", "relative bias", "rotary", "convolutions"} == {"all-to-all"}
-    assert ("leaves nothing behind" in dropped) == alone
+    assert ("leaves nothing behind" in dropped) == (alone and "classes" in traits)
     assert ("leaves traces" in dropped) == ({"all-to-all", "convolutions"} <= traits)
 
 
@@ -265,8 +265,11 @@ def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     assert ("**On the photo:**" in distance.see) == everywhere
     assert ("all samples" in distance.try_this) == everywhere
     assert ("As commonly implemented" in distance.see) == (everywhere and "prefix" in MODELS[model])
-    assert ("mute" in classify.see) == everywhere
-    assert ("Opposite" in classify.try_this) == everywhere
+    edits = everywhere and "classes" in MODELS[model]  # values are shown alone
+    assert ("mute" in classify.see) == edits
+    assert ("filled with" in classify.see) == ("classes" in MODELS[model])
+    assert ("Opposite" in classify.try_this) == edits
+    assert ("depend" in classify.try_this) == ("classes" in MODELS[model])
     assert ("**Deletion**" in page_text("explain", MODELS[model]).see) == (
         "classes" in MODELS[model]
     )
