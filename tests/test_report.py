@@ -3,11 +3,13 @@
 import json
 import re
 from html import escape, unescape
+from pathlib import Path
 
 import pytest
 from examples import own_model, own_module, picture, watched
 
-from vitviz import Model, capture, plots
+from vitviz import Model, app, capture, plots
+from vitviz.app.pages import PAGES
 from vitviz.text import page_text
 from vitviz.text import report as text
 from vitviz.web import report
@@ -62,6 +64,23 @@ def test_random_weights_are_told(trained: list[bool], said: str | None) -> None:
         model.trained = known
     warnings = re.findall(r"<p class=warning>(.*?)</p>", html_of(*models))
     assert warnings == ([] if said is None else [said])
+
+
+def test_what_is_left_out_is_on_the_pages_that_are_named() -> None:
+    words = text.NO_EXPERIMENTS.rpartition("on the pages ")[2]
+    named = {page for page in PAGES if page_text(page).title in words}
+    made = {
+        "muted heads": "intervention.head_effects",
+        "occlusion": "intervention.occlusion",
+        "curves of removal": "intervention.deletion_curve",
+        "shuffled patches": "shuffle.draw_shuffled",
+        "maps of one class": "attribution import METHODS",
+    }
+    for said, code in made.items():
+        assert said in text.NO_EXPERIMENTS
+        files = (Path(app.__file__).parent / "screens").glob("*.py")
+        on = {file.stem.partition("_")[0] for file in files if code in file.read_text("utf-8")}
+        assert named & on, said
 
 
 def test_what_was_compared_comes_first_in_plain_words() -> None:

@@ -10,7 +10,7 @@ NO_EXPERIMENTS = mark(
     "This file has what one forward pass of each picture shows. Experiments, which run "
     "the model again, are not in it: muted heads, hidden patches, occlusion, curves of "
     "removal, shuffled patches, and maps of one class. The app makes them on the pages "
-    "Classify, Rollout and Anatomy."
+    "Classify, Explain and Anatomy."
 )
 UNDRAWN = mark(
     "Scripts draw the figures of this file, and they have not run here. A preview, as in a mail or "
