@@ -119,6 +119,11 @@ def test_the_sentence_on_a_block_has_its_fall_in_points() -> None:
     assert "hardly changes: rank 3 of 4" in text.describe_block(falls, 2, "dog")
 
 
+def test_one_point_is_one() -> None:
+    assert " 67 %, 1 percentage point away;" in text.describe_accuracy(0.67, 0.78, 66)
+    assert " 67 %, 0 percentage points away;" in text.describe_accuracy(0.67, 0.78, 67)
+
+
 def test_the_sentence_on_a_layer_has_its_distance_and_leaves_out_what_has_none() -> None:
     pixels = np.array([np.nan, 21.0, 17.5, 30.0])
     assert text.describe_layer(pixels, 1) == (

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..common.language import as_percent, mark, patch_name, tr, tr_md
+from ..common.language import as_percent, mark, patch_name, tr, tr_md, tr_n
 
 SWITCH = mark("Predict first")
 SWITCH_HELP = mark("Guess what the figure will show before you see it.")
@@ -149,12 +149,14 @@ def ask_with_a_tenth(whole: float, pictures: int) -> str:
 
 def describe_accuracy(vit: float, cnn: float, guess: int) -> str:
     """Compare a guess in per cent with the ViT's accuracy with a tenth, and name the CNN's."""
-    return tr(
-        "{chosen} %. With a tenth of the pictures the ViT reaches {vit}, {away:.0f} percentage "
-        "points away; the CNN reaches {cnn}.",
+    return tr_n(
+        "{chosen} %. With a tenth of the pictures the ViT reaches {vit}, {count} percentage point "
+        "away; the CNN reaches {cnn}.",
+        "{chosen} %. With a tenth of the pictures the ViT reaches {vit}, {count} percentage points "
+        "away; the CNN reaches {cnn}.",
+        round(abs(100 * vit - guess)),
         chosen=guess,
         vit=as_percent(vit),
-        away=abs(100 * vit - guess),
         cnn=as_percent(cnn),
     )
 
