@@ -1,5 +1,6 @@
 """What a class shares: safe for threads, bounded, forgotten. And the sentences on guesses."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -117,6 +118,16 @@ def test_the_sentence_on_a_block_has_its_fall_in_points() -> None:
     )
     assert "rises by 2.0 percentage points: rank 4 of 4" in text.describe_block(falls, 1, "dog")
     assert "hardly changes: rank 3 of 4" in text.describe_block(falls, 2, "dog")
+
+
+def test_of_equals_none_ranks_higher() -> None:
+    """As where the answer is so sure that no block changes it."""
+    for said in (
+        text.describe_block(np.zeros((2, 2)), 3, "dog"),
+        text.describe_patch(np.full((2, 2), 0.25), 3, "CLS", "layer 1", True),
+        text.describe_layer(np.array([3.0, 3.0]), 1),
+    ):
+        assert re.search(r": rank 1 of \d\. No other ranks higher\.$", said)
 
 
 def test_one_point_is_one() -> None:

@@ -71,7 +71,7 @@ def describe_patch(shares: np.ndarray, guess: int, query: str, where: str, row: 
             **facts,
         )
     best = int(flat.argmax())
-    if best == guess:
+    if flat[guess] == flat[best]:
         return sentence + tr("No other ranks higher.")
     share = as_percent(flat[best])
     return sentence + tr(
@@ -99,7 +99,7 @@ def describe_block(falls: np.ndarray, guess: int, name: str) -> str:
         falls=_falls(flat[guess]),
         rank=_rank(-flat, guess),
     )
-    if best == guess:
+    if flat[guess] == flat[best]:
         return sentence + tr("No other ranks higher.")
     return sentence + tr(
         "The block that matters most is {place}, without which it {falls}.",
@@ -128,7 +128,7 @@ def describe_layer(pixels: np.ndarray, guess: int) -> str:
         )
     else:
         sentence = tr("In layer {layer} no patch attends to a patch. ", layer=guess + 1)
-    if best == guess:
+    if pixels[guess] == pixels[best]:
         return sentence + tr("No other ranks higher.")
     return sentence + tr(
         "The most local is layer {layer}, with {pixels:.1f} px.",
