@@ -28,6 +28,7 @@ from vitviz import Activations
 from vitviz.app.pages import PAGES
 from vitviz.app.shared import models, results, started
 from vitviz.app.shared.models import Input
+from vitviz.common import SMALL_MODEL
 
 pytestmark = pytest.mark.usefixtures("read_anew")
 
@@ -64,6 +65,13 @@ def test_a_size_says_what_it_costs() -> None:
     at.selectbox(key="size").set_value("own").run()
     assert costs(at) == "16 × 16 patches, 257 tokens."
     assert "size" not in address(at)
+
+
+def test_a_large_factor_is_written_out() -> None:
+    at = opened("attention", model=SMALL_MODEL, size="384x384")
+    assert costs(at) == (  # 577² / 17²
+        "24 × 24 patches, 577 tokens instead of 17, and 1,152 times as many attention weights."
+    )
 
 
 def test_a_whole_picture_has_the_shape_of_the_one_on_screen() -> None:

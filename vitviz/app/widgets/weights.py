@@ -172,8 +172,8 @@ def _cost(current: "Model", own: "Model", picture: Picture) -> str:
         words += tr(" instead of {tokens:,}", tokens=usual.tokens)
         if usual.attention:
             words += tr(
-                ", and {factor:.2g} times as many attention weights",
-                factor=cost.attention / usual.attention,
+                ", and {factor} times as many attention weights",
+                factor=_factor(cost.attention / usual.attention),
             )
     if current.preprocess.crop_mode == "squash" and current.preprocess.crop_pct == 1:
         shape = (cost.size[1] / cost.size[0]) / (picture.size[0] / picture.size[1])
@@ -185,6 +185,11 @@ def _cost(current: "Model", own: "Model", picture: Picture) -> str:
                 wider=wider,
             )
     return f"{words}."
+
+
+def _factor(times: float) -> str:
+    """Return a factor with two digits, and with all of its digits before the point."""
+    return f"{times:,.0f}" if times >= 100 else f"{times:.2g}"
 
 
 def choose_weights(place: DeltaGenerator | None, key: str, name: str) -> str:
