@@ -554,6 +554,13 @@ def test_blocks_are_named_by_the_place_of_their_first_patch() -> None:
     assert compare_patching._token_names(view, masks) == names
 
 
+def test_a_register_is_no_block() -> None:
+    view: Any = SimpleNamespace(model=own_model(registers=1))
+    names = compare_patching._token_names(view, intervention.token_blocks(view.model, 2))
+    words = [compare_patching._part_words("tokens", name) for name in names]
+    assert words[:3] == ["CLS", "REG1", "block 1.1"]
+
+
 def test_two_pictures_of_one_answer_have_none_to_move_to() -> None:
     driver.forget()
     at = exchange(patched(model=OTHER, picture="cat", other_picture="cat_face"))

@@ -279,7 +279,8 @@ def _show(view: View, patched: PartEffects, part: PatchedPart) -> None:
 def _part_words(part: PatchedPart, name: str) -> str:
     if part == "heads":
         return tr("head {head}", head=name)
-    return name if name.isalpha() else tr("block {name}", name=name)
+    is_block = name[0].isdigit()  # and no token of letters, such as REG1
+    return tr("block {name}", name=name) if is_block else name
 
 
 def _table(view: View, patched: PartEffects, part: PatchedPart) -> Table:
