@@ -502,6 +502,15 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
     assert_written(share, 100 * one.acts.probabilities[answer])
 
 
+@pytest.mark.parametrize(("registers", "title"), [(1, "+ 1 register"), (4, "+ 4 registers")])
+def test_one_register_is_one(registers: int, title: str) -> None:
+    """As of vit_medium_patch16_reg1_gap_256 of timm."""
+    model = own_model(class_token=False, registers=registers)
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    (card,) = (card for card in build_cards(of) if card["id"] == "prefix")
+    assert card["title"] == title
+
+
 # --- what the component is sent ------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...common.language import as_percent, strings, tr, translate
+from ...common.language import as_percent, strings, tr, tr_n, translate
 from ...model.families import mixing_kinds, position_encodings
 from ...text import anatomy as text
 from ...text.encoder_layer import (
@@ -122,7 +122,7 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
     tokens = next(box.shape for box in steps if box.layers)
     names = [f"[{name.upper()}]" for name in layer.prefix if not name.startswith("reg")]
     registers = len(layer.prefix) - len(names)
-    names += [tr("{registers} registers", registers=registers)] if registers else []
+    names += [tr_n("{count} register", "{count} registers", registers)] if registers else []
     learned = of.model.positions_learned
     linear = any("weight" in box.parts for box in steps if box.name == "head")
     return {
