@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-from examples import own_model, picture, watched
+from examples import own_model, own_module, picture, watched
 from node import TESTS, evaluate
 from numpy.testing import assert_allclose
 from scipy.special import softmax
@@ -500,6 +500,13 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
     called, _, share = head["answer"].partition(": ")
     assert called == one.acts.output_names[answer]
     assert_written(share, 100 * one.acts.probabilities[answer])
+
+
+@pytest.mark.parametrize(("outputs", "said"), [(1, "into one number."), (3, "into 3 numbers.")])
+def test_a_regression_of_one_value_has_one(outputs: int, said: str) -> None:
+    model = watched(own_module(num_classes=outputs), (16, 24), answers="values")
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    assert said in build_cards(of)[-1]["say"]
 
 
 @pytest.mark.parametrize(("registers", "title"), [(1, "+ 1 register"), (4, "+ 4 registers")])

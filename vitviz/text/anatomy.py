@@ -233,6 +233,14 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "is not known here, and they are no probabilities."
         ),
     ),
+    "one_value_head": StepText(
+        mark("Head"),
+        4,
+        mark(
+            "The head turns y into one number. It is a value, as of a regression: its unit is not "
+            "known here, and it is no probability."
+        ),
+    ),
     "no_head": StepText(
         mark("Head"),
         4,

@@ -63,6 +63,8 @@ def build_cards(of: Anatomy) -> list[dict[str, Any]]:
 def _text_key(of: Anatomy, box: "Box") -> str:
     if box.name == "head" and of.acts.answers == "labels":
         return "label_head"
+    if box.name == "value_head" and box.shape == (1,):
+        return "one_value_head"
     if not box.layers or of.acts.layers[box.layers[0]].kind != "mixing":
         return box.name
     kinds = mixing_kinds(of.model.part)
