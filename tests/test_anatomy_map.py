@@ -30,6 +30,7 @@ from vitviz.web.anatomy_map import (
 )
 from vitviz.web.anatomy_map.message import build_boxes, build_cards
 from vitviz.web.report.components import anatomy_view
+from vitviz.zoo import toy_model
 
 SCENES = str(TESTS / "scenes")
 MODELS = ("own, distilled", "relative positions", "BEiT", "EVA", "timm, DINOv2")
@@ -500,6 +501,17 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
     called, _, share = head["answer"].partition(": ")
     assert called == one.acts.output_names[answer]
     assert_written(share, 100 * one.acts.probabilities[answer])
+
+
+@pytest.mark.parametrize(
+    ("family", "times"), [("ViT", True), ("CaiT", True), ("Swin", False), ("MLP-Mixer", False)]
+)
+def test_smaller_patches_are_more_pairs_where_all_attend_to_all(family: str, times: bool) -> None:
+    """Within windows there are four times as many, and a Mixer compares none."""
+    model = toy_model(family)
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    (card,) = (card for card in build_cards(of) if card["id"] == "patches")
+    assert ("sixteen times as many pairs" in card["say"]) == times
 
 
 @pytest.mark.parametrize(("outputs", "said"), [(1, "into one number."), (3, "into 3 numbers.")])

@@ -66,8 +66,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         1,
         mark(
             "A grid cuts the {source} into N = {N} patches of {P} × {P} {cells}. Each patch "
-            "becomes one token. Patches of half the side would be four times as many, and "
-            "attention would compare sixteen times as many pairs."
+            "becomes one token. Patches of half the side would be four times as many.{pairs}"
         ),
     ),
     "flatten": StepText(
@@ -255,6 +254,9 @@ STEP_TEXTS: Mapping[str, StepText] = {
         ),
     ),
 }
+
+#: Said after the patches, where each of them attends to each other one.
+PAIRS = mark(" Attention would compare sixteen times as many pairs.")
 
 #: Of the prefix tokens, by kind; the first is for models whose head reads CLS.
 PREFIX_STEPS: Mapping[str, str] = {

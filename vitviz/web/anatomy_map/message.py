@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...model import Preprocessing
     from ..anatomy import Box
 
+_WHOLE = ("global", "class")  # kinds of layers, of which not one has windows or pooled keys
 _STREAM = ("before", "after_attention", "after")
 
 
@@ -133,6 +134,7 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
         "channels": _name_channels(of.model.preprocess),
         "N": f"{cut[0]:,}",
         "P": cut[1],
+        "pairs": tr(text.PAIRS) if all(one.kind in _WHOLE for one in of.acts.layers) else "",
         "source": tr("feature map") if "stem" in shapes else tr("picture"),
         "cells": tr("cells") if "stem" in shapes else tr("pixels"),
         "flat": shapes.get("flatten", (0, 0))[1],
