@@ -7,11 +7,14 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
+import timm
+from examples import watched
 from PIL import Image
 
 from pages.driver import (
     alts,
     assert_works,
+    components,
     figures,
     numbers,
     of_sample,
@@ -22,7 +25,7 @@ from pages.driver import (
 )
 from vitviz import Model, capture
 from vitviz.activations import edited_input
-from vitviz.app.shared import pictures
+from vitviz.app.shared import models, pictures
 from vitviz.common.language import as_percent
 from vitviz.intervention import patch_lens
 from vitviz.intervention.equivariance import repeat_patch, shuffle_patches, translate
@@ -102,6 +105,20 @@ def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
     sides = [shape["x1"] - shape["x0"] for shape in shapes if shape.get("line", {}).get("dash")]
     np.testing.assert_allclose(sides, np.array([7, 5, 3]) * (right - left) / 24)
     assert "sees its own pixels in the embedding" in " ".join(alts(at))
+
+
+def test_patches_that_are_no_squares_have_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = timm.create_model(
+        "vit_tiny_patch16_224", img_size=(32, 48), patch_size=(16, 8), depth=1, embed_dim=24
+    )
+    model = watched(module.eval(), (32, 48), name="tall patches")
+    monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
+    at = opened("anatomy", experiment="locality")
+    assert_works(at)
+    assert "A token begins with its own 16 x 8 pixels" in prose(at)
+    (way,) = (data for data in components(at, "vitviz_anatomy") if "cards" in data)
+    (card,) = (card for card in way["cards"] if card["id"] == "patches")
+    assert "N = 12 patches of 16 × 8 pixels" in card["say"]
 
 
 @pytest.mark.parametrize(

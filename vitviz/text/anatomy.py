@@ -65,7 +65,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         mark("Patches"),
         1,
         mark(
-            "A grid cuts the {source} into N = {N} patches of {P} × {P} {cells}. Each patch "
+            "A grid cuts the {source} into N = {N} patches of {patch} {cells}. Each patch "
             "becomes one token. Patches of half the side would be four times as many.{pairs}"
         ),
     ),

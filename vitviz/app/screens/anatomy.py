@@ -229,7 +229,7 @@ def _locality(view: View) -> list[Table]:
     other = (rows - 1 - patch[0], cols - 1 - patch[1])
     if other == patch:
         other = (patch[0], (patch[1] + 1) % cols)
-    width = model.layers[0].patch_side[1]
+    height, width = model.layers[0].patch_side
 
     def move_picture() -> "list[Distances]":
         return [translate(model, image, pixels) for pixels in (width, width // 2)]
@@ -258,7 +258,7 @@ def _locality(view: View) -> list[Table]:
         )
     words.markdown(
         tr(
-            "A token begins with its own {width} x {width} pixels (small cyan box). From "
+            "A token begins with its own {height} x {width} pixels (small cyan box). From "
             "layer 1 on, attention reads **the whole picture** (large cyan box). A pixel of a "
             "CNN with kernels of 3 x 3 sees 3, 5 and 7 pixels across after layers 1, 2 and 3 "
             "(magenta boxes): a CNN is *local* by construction, and its receptive field grows "
@@ -274,6 +274,7 @@ def _locality(view: View) -> list[Table]:
             "column {column}, copied to row {to_row}, column {to_column}, gives the same token "
             "there before E_pos (difference {twins:.2g}). After the last layer the two "
             "differ by **{apart:.0f} %** with E_pos, and by {without:.2g} without.",
+            height=height,
             width=width,
             one=100 * whole.embedded,
             half=100 * half.embedded,

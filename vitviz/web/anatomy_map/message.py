@@ -133,7 +133,7 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
         "W": shapes["picture"][1],
         "channels": _name_channels(of.model.preprocess),
         "N": f"{cut[0]:,}",
-        "P": cut[1],
+        "patch": f"{cut[1]} × {cut[2]}",
         "pairs": tr(text.PAIRS) if all(one.kind in _WHOLE for one in of.acts.layers) else "",
         "source": tr("feature map") if "stem" in shapes else tr("picture"),
         "cells": tr("cells") if "stem" in shapes else tr("pixels"),
