@@ -23,7 +23,7 @@ from pages.driver import (
     opened_with_data,
     prose,
 )
-from vitviz import Model, capture
+from vitviz import Model, capture, intervention
 from vitviz.activations import edited_input
 from vitviz.app.shared import models, pictures
 from vitviz.common.language import as_percent
@@ -48,7 +48,7 @@ def test_each_patch_answers_after_the_layer_asked_for(serve: Callable[..., Model
     )
     assert_works(at)
     right = (found.argmax(axis=-1) == chosen).mean()
-    assert f"**{100 * right:.0f} %** of the patches would answer **output {chosen}**" in prose(at)
+    assert f"**{as_percent(right)}** of the patches would answer **output {chosen}**" in prose(at)
     assert f"the model answers with {as_percent(acts.probabilities[chosen])}." in prose(at)
     assert f"Probability of output {chosen} as each patch alone would answer" in " ".join(alts(at))
     table = at.dataframe[-1].value
@@ -105,6 +105,20 @@ def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
     sides = [shape["x1"] - shape["x0"] for shape in shapes if shape.get("line", {}).get("dash")]
     np.testing.assert_allclose(sides, np.array([7, 5, 3]) * (right - left) / 24)
     assert "sees its own pixels in the embedding" in " ".join(alts(at))
+
+
+def test_one_patch_of_many_is_not_none(
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = serve("plain", image_size=64)  # 256 patches
+    one = np.zeros((16, 16, 5))
+    one[..., 1] = 1
+    one[3, 4] = [1, 0, 0, 0, 0]
+    monkeypatch.setattr(intervention, "patch_lens", lambda *_: one)
+    at = opened("anatomy", experiment="answers", **{"class": "0"})
+    assert model.num_classes == 5
+    assert "**0.39 %** of the patches would answer **output 0**" in prose(at)
+    assert "0.39 % of the patches answer output 0." in " ".join(alts(at))
 
 
 def test_patches_that_are_no_squares_have_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,11 +287,11 @@ def patch_answers(
         hovertemplate=f"%{{customdata}}<br>{name} %{{z:.2f}} %<extra></extra>",
     )
     words = tr(
-        "Probability of {label} as each patch alone would answer: {strongest}; {share:.0f} % "
-        "of the patches answer {label}.",
+        "Probability of {label} as each patch alone would answer: {strongest}; {share} of the "
+        "patches answer {label}.",
         label=labels[index],
         strongest=_strongest(values),
-        share=100 * (best == index).mean(),
+        share=as_percent((best == index).mean()),
     )
     return on_picture(go.Figure(heat), image, words)
 

@@ -182,13 +182,13 @@ def _patch_answers(view: View) -> list[Table]:
         st.markdown(
             tr_md(
                 "The final LayerNorm and the head are applied to each patch's token after "
-                "layer {depth} (0: the embedding). **{right:.0f} %** of the patches would "
+                "layer {depth} (0: the embedding). **{right}** of the patches would "
                 "answer **{name}**; the model answers with {probability}. The head was "
                 "trained on the last layer and on the tokens that it reads. A low probability "
                 "elsewhere does not mean that a patch lacks the information: the head may not "
                 "be able to read it there.",
                 depth=depth,
-                right=100 * right,
+                right=as_percent(right),
                 name=labels[index],
                 probability=as_percent(acts.probabilities[index]),
             )
