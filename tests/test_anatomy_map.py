@@ -514,6 +514,21 @@ def test_smaller_patches_are_more_pairs_where_all_attend_to_all(family: str, tim
     assert ("sixteen times as many pairs" in card["say"]) == times
 
 
+@pytest.mark.parametrize(
+    ("act", "title"), [("quick_gelu", "QuickGELU"), ("gelu", "GELU"), ("silu", "SiLU")]
+)
+def test_the_function_of_the_mlp_has_its_name(act: str, title: str) -> None:
+    """That of OpenAI's CLIP is no GELU."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2)
+    config = transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=8, hidden_act=act)
+    model = watched(transformers.CLIPVisionModelWithProjection(config).eval(), (32, 32))
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    (box,) = (box for box in build_boxes(of) if box["id"] == "activated")
+    assert box["title"] == title
+    assert box["say"].startswith(f"{title} lets large positive numbers pass")
+
+
 @pytest.mark.parametrize(("outputs", "said"), [(1, "into one number."), (3, "into 3 numbers.")])
 def test_a_regression_of_one_value_has_one(outputs: int, said: str) -> None:
     model = watched(own_module(num_classes=outputs), (16, 24), answers="values")

@@ -224,10 +224,15 @@ def _projection_boxes(site: Site, concatenated: Tensor) -> Iterator[Box]:
     yield from _with_layer_scale(site.block, "1", box("projected", site.projection(concatenated)))
 
 
+def activation_of(block: Any) -> nn.Module | None:
+    """Return the non-linear function of a block's MLP; None if it calls GELU itself, as our own."""
+    return _first_part(getattr(block, "mlp", None), *_ACTIVATION)
+
+
 def _mlp_boxes(block: Any, z: Tensor) -> Iterator[Box]:
     """Yield the hidden units of the MLP before and after their activation, and its output."""
     mlp: Any = block.mlp
-    act = _first_part(mlp, *_ACTIVATION) or F.gelu  # vitviz's own calls GELU itself
+    act = activation_of(block) or F.gelu
     if class_name(mlp) == "SwiGLU":
         hidden = torch.cat([mlp.fc1_g(z), mlp.fc1_x(z)], dim=-1)
         gate, value = hidden.chunk(2, dim=-1)

@@ -226,9 +226,11 @@ def _normalises_queries(of: Anatomy) -> bool:
 
 
 def _activation(of: Anatomy) -> str:
-    mlp = getattr(of.model.sites[of.layer].block, "mlp", None)
-    act = getattr(mlp, "act", None)
-    return "GELU" if act is None else type(act).__name__.upper().replace("SILU", "SiLU")
+    from ..anatomy.layers import activation_of
+
+    act = activation_of(of.model.sites[of.layer].block)
+    name = "GELU" if act is None else type(act).__name__
+    return name.removeprefix("Pytorch").removesuffix("Activation")
 
 
 def _fill(words: str, facts: Mapping[str, Any]) -> str:
