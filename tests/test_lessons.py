@@ -96,6 +96,18 @@ def test_a_block_has_its_place_where_blocks_have_no_square(pictures: Any) -> Non
     assert f"Of 3 blocks the one at row 1, column {col + 1} matters most" in block
 
 
+def test_a_block_that_changes_nothing_does_not_matter_most(pictures: Any) -> None:
+    module = own_module(image_size=16)
+    head = module.get_submodule("head")  # the answer is the same for every picture
+    torch.nn.init.zeros_(head.get_parameter("weight"))
+    model = watched(module, (16, 16))
+    acts = vitviz.capture(model, pictures["duck"][0])
+    block, *_ = lessons.findings(6, model, pictures["duck"][0], acts, own=False)
+    assert "Hiding any one of 1 blocks does not lower" in block
+    assert "-0.0" not in block
+    assert "Hiding 0 of them" in block
+
+
 def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) -> None:
     model = watched(own_module(image_size=64, depth=1, registers=255), (64, 64))  # 256 + 256
     acts = vitviz.capture(model, pictures["goldfish"][0])

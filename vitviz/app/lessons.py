@@ -29,6 +29,7 @@ from .cells import read_cells
 
 HIDDEN_SIDE = 4  # patches along a block that is hidden
 HALF_A_POINT = 0.005
+LEAST_FALL = 0.0005  # of a probability: 0.1 percentage points when rounded
 ROUNDING = 1e-4  # of a probability: a smaller change is none
 FEWEST_PATCHES = 3  # patches, of which two are others
 #: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
@@ -368,18 +369,29 @@ def _find_changes(
         model, image, target=answer, block=HIDDEN_SIDE, removal=removal, progress=progress
     )[::HIDDEN_SIDE, ::HIDDEN_SIDE]
     row, col = divmod(int(hidden.argmax()), hidden.shape[1])
-    yield tr(
-        "Of {count} blocks the one at row {row}, column {col} matters most for **{label}** "
-        "({share}): hiding it changes that by {points:+.1f} percentage points. Hiding {against} of "
-        "the others raises it by half a point or more.",
+    numbers: dict[str, Any] = dict(
         count=hidden.size,
-        row=row + 1,
-        col=col + 1,
         label=_label(acts, answer),
         share=as_percent(acts.probabilities[answer]),
-        points=-100 * hidden.max(),
         against=int((hidden <= -HALF_A_POINT).sum()),
     )
+    if hidden.max() < LEAST_FALL:
+        yield tr(
+            "Hiding any one of {count} blocks does not lower the probability of **{label}** "
+            "({share}) by 0.1 percentage points. Hiding {against} of them raises it by half a "
+            "point or more.",
+            **numbers,
+        )
+    else:
+        yield tr(
+            "Of {count} blocks the one at row {row}, column {col} matters most for **{label}** "
+            "({share}): hiding it changes that by {points:+.1f} percentage points. Hiding "
+            "{against} of the others raises it by half a point or more.",
+            row=row + 1,
+            col=col + 1,
+            points=-100 * hidden.max(),
+            **numbers,
+        )
     mask = _find_removed(steps, acts.grid)
     if mask is not None and removal == "drop":
         without, alone = (
