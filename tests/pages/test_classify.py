@@ -115,7 +115,7 @@ def test_patches_that_are_clicked_go_and_come_back(serve: Callable[[str], Model]
         at.segmented_control(key="fill").set_value(fill).run()
         assert address(at) == {"painted": "1.1-2.2", "fill": fill}
         assert_answers(at, expected(model, FillPatches(mask, fill)))
-        assert f"Patches are removed as chosen above: {words}." in prose(at)
+        assert f"Blocks are hidden as chosen above: {words}." in prose(at)
     click(at, PATCHES, 7)
     assert address(at)["painted"] == "1.1-1.2 2.1"
     at.button(key="opposite painted").click().run()
@@ -148,6 +148,18 @@ def test_cells_can_be_typed(serve: Callable[[str], Model]) -> None:
     assert said == "Muted: head two is not valid here; none is used."
     assert "No head is muted" in alt(at, HEADS)
     assert address(at) == {}
+
+
+def test_what_starts_from_the_unedited_picture_is_named(serve: Callable[[str], Model]) -> None:
+    """And not the logit lens, which is of the edited one."""
+    serve("plain")
+    at = opened("classify")
+    (sentence,) = re.findall(r"^.* unedited .*$", prose(at), re.MULTILINE)
+    named = re.findall(r"\*([A-Z][a-z ]+)\*", sentence)
+    buttons = [button.label.partition(" (")[0] for button in at.button]
+    assert set(named) == {"Hide blocks", "Mute each alone", "Split the logit"} <= {*buttons}
+    edited = opened("classify", painted="1.1")
+    assert "Logit lens after your changes" in [each.value for each in edited.subheader]
 
 
 def test_what_does_not_fit_the_next_model_is_told(serve: Callable[[str], Model]) -> None:

@@ -244,8 +244,8 @@ def _experiment_heading(removal: "Removal") -> None:
     st.subheader(tr("Experiments that change one thing at a time"), anchor=False)
     st.markdown(
         tr(
-            "Each experiment below starts from the unedited picture and all heads. Patches "
-            "are removed as chosen above: {removal}.",
+            "*Hide blocks*, *Mute each alone* and *Split the logit* start from the unedited "
+            "picture and all heads. Blocks are hidden as chosen above: {removal}.",
             removal=tr(REMOVALS[removal]),
         )
     )
