@@ -37,8 +37,8 @@ def test_the_rollout_begins_where_the_head_reads(beit: Model) -> None:
     assert shown["prefix"] == ["CLS"]
     assert shown["state"]["query"] == shown["home"] == -1
     assert (
-        "The model's answer is read at the mean of the patches (the head does not read CLS)."
-        in (prose(at))
+        "While no token is chosen, the map is read at the mean of the patches (the head does not "
+        "read CLS)." in prose(at)
     )
     assert address(at) == {}
     commit(at, query=0)  # CLS can still be asked
@@ -50,6 +50,19 @@ def test_the_rollout_begins_where_the_head_reads(beit: Model) -> None:
     assert_works(back)
     assert address(back) == {}
     assert stack(back)["codes"].size
+
+
+def test_a_head_that_pools_by_attention_does_not_read_the_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The map alone is that of the mean."""
+    size: Any = dict(img_size=(64, 96), embed_dim=48, depth=1, num_heads=3, num_classes=5)
+    module = timm.create_model("vit_base_patch16_siglip_224", **size).eval()
+    model = watched(module, (64, 96), name="a little SigLIP")
+    monkeypatch.setattr(models, "load_by_name", lambda name, weights="trained": model)
+    words = prose(opened("rollout"))
+    assert "While no token is chosen, the map is read at the mean of the patches." in words
+    assert "answer is read" not in words
 
 
 def test_the_map_of_a_class_says_where_it_is_read(beit: Model) -> None:

@@ -147,6 +147,6 @@ def test_a_patch_that_keeps_itself_is_no_collapse(serve: Callable[..., Model]) -
 def test_a_map_without_anything_does_not_come_from_a_patch(serve: Callable[..., Model]) -> None:
     serve("plain")
     text = prose(opened("rollout", residual="1.0"))
-    assert "The model's answer is read at CLS." in text
+    assert "While no token is chosen, the map is read at CLS." in text
     assert "patches." not in text.partition("read at CLS.")[2].partition("\n")[0]
     assert "collapsed" not in text

@@ -185,7 +185,9 @@ def _describe_map(view: View, settings: Settings) -> str:
         small = len(_layers_to_send(view)) == view.acts.depth
         compared = list(FUSIONS) if small else list(dict.fromkeys(("mean", settings.fusion)))
     maps = {one: _patches(view, settings._replace(fusion=one)) for one in compared}
-    words = tr("The model's answer is read {where}. ", where=describe_reading(view.acts))
+    words = tr(
+        "While no token is chosen, the map is read {where}. ", where=describe_reading(view.acts)
+    )
     query = None if view.query_patch is None else patch_number(view.grid, view.query_patch)
     words += _concentration(maps[settings.fusion], _half_of(view), query)
     if len(maps) == 1 or not all(map(np.ptp, maps.values())):
