@@ -554,6 +554,20 @@ def test_blocks_are_named_by_the_place_of_their_first_patch() -> None:
     assert compare_patching._token_names(view, masks) == names
 
 
+def test_what_moves_the_answer_away_counts_of_all_heads_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(compare_patching, "show_figure", lambda *_, **__: None)
+    monkeypatch.setattr(compare_patching.st, "markdown", said.append)
+    view: Any = SimpleNamespace(acts=SimpleNamespace(output_names=("cat", "dog")))
+    effects = np.array([[[0.1, 0.2], [-0.3, -1.5]]])  # one head, and all, of two layers
+    moved = intervention.PatchEffects(effects, ((0, 1),))
+    compare_patching._show(view, compare_patching.PartEffects(moved, ("1", "all"), 0), "heads")
+    assert "Layer 2, head 1 moves the answer most: **-30 %**" in said[0]
+    assert "All heads together move it most in layer 2: **-150 %**" in said[0]
+
+
 def test_a_register_is_no_block() -> None:
     view: Any = SimpleNamespace(model=own_model(registers=1))
     names = compare_patching._token_names(view, intervention.token_blocks(view.model, 2))

@@ -241,7 +241,7 @@ def _show(view: View, patched: PartEffects, part: PatchedPart) -> None:
             **numbers,
         )
     if part == "heads":
-        layer = int(np.nanargmax(mean[:, -1]))
+        layer = int(np.nanargmax(np.abs(mean[:, -1])))  # as of a single head
         words += tr_md(
             " All heads together move it most in layer {layer}: **{share:+.0f} %**.",
             layer=layer + 1,
