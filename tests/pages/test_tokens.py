@@ -375,6 +375,7 @@ def test_a_picture_of_few_patches_says_what_it_lacks(
     at = opened("tokens")
     assert not at.exception
     assert len(charts(at)) == charts_left
+    assert ("two patches have a cosine" in prose(at)) == (side == 8)
     assert [info.value for info in at.info] == (
         ["A picture of 1 x 1 patches has fewer than 3 components."] if side == 16 else []
     )

@@ -300,10 +300,12 @@ def tokens(cosines: Sequence[float], layer: int) -> str:
 
     Parameters
     ----------
-    cosines : mean cosine of two different patches after each layer
+    cosines : mean cosine of two different patches after each layer; NaN if there is only one
     layer : the one on screen, from 1
     """
     here, first = cosines[layer - 1], cosines[0]
+    if np.isnan(here):
+        return ""
     sentence = tr(
         "After layer {shown} two patches have a cosine of **{here:.2f}** on average",
         shown=layer,

@@ -150,7 +150,7 @@ def _frames(view: View) -> list[Frame]:
 
 
 def _cosines(view: View) -> list[float]:
-    """Return the mean cosine of two different patches after each layer."""
+    """Return the mean cosine of two different patches after each layer, NaN of a single patch."""
 
     def make() -> list[float]:
         means = []
@@ -158,7 +158,8 @@ def _cosines(view: View) -> list[float]:
             patches = results.final_tokens(view, layer)[len(view.prefix) :]
             lengths = np.linalg.norm(patches, axis=1, keepdims=True)
             count, total = len(patches), (patches / np.maximum(lengths, 1e-12)).sum(axis=0)
-            means.append(float((total @ total - count) / max(count**2 - count, 1)))
+            pairs = count**2 - count
+            means.append(float((total @ total - count) / pairs) if pairs else math.nan)
         return means
 
     return results.compute((*view.key, "mean cosines"), make)
