@@ -536,6 +536,14 @@ def test_a_regression_of_one_value_has_one(outputs: int, said: str) -> None:
     assert said in build_cards(of)[-1]["say"]
 
 
+@pytest.mark.parametrize(("mean", "said"), [(0.0, "between 0 and 1"), (0.5, "lie around 0")])
+def test_pixels_that_are_not_normalised_are_not_said_to_be(mean: float, said: str) -> None:
+    preprocessing = Preprocessing(input_size=(16, 24), mean=3 * (mean,), std=3 * (1.0,))
+    model = watched(own_module(), (16, 24), preprocessing=preprocessing)
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    assert said in build_cards(of)[0]["say"]
+
+
 @pytest.mark.parametrize(("registers", "title"), [(1, "+ 1 register"), (4, "+ 4 registers")])
 def test_one_register_is_one(registers: int, title: str) -> None:
     """As of vit_medium_patch16_reg1_gap_256 of timm."""

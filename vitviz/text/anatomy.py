@@ -45,6 +45,14 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "the numbers lie around 0."
         ),
     ),
+    "plain_picture": StepText(
+        mark("Picture"),
+        1,
+        mark(
+            "The model gets {H} × {W} pixels with {channels}. The numbers lie between 0 and 1: no "
+            "mean is subtracted from them, and they are divided by nothing."
+        ),
+    ),
     "stem": StepText(
         mark("CNN stem"),
         0,

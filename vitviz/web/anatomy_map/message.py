@@ -62,6 +62,9 @@ def build_cards(of: Anatomy) -> list[dict[str, Any]]:
 
 
 def _text_key(of: Anatomy, box: "Box") -> str:
+    preprocess = of.model.preprocess
+    if box.name == "picture" and {*preprocess.mean} == {0} and {*preprocess.std} == {1}:
+        return "plain_picture"
     if box.name == "head" and of.acts.answers == "labels":
         return "label_head"
     if box.name == "value_head" and box.shape == (1,):
