@@ -256,7 +256,15 @@ def test_a_head_gives_the_sum_of_the_values_by_their_shares(name: str) -> None:
         shown.strips(*v[top], one.box("heads")[head, query])
         for item, key in zip(shown.of("strip"), top, strict=False):
             assert_written(item["note"], 100 * shares[key])
-        shown.says(0, 100 * shares[top].sum(), len(shares))
+        shown.says(0, 5, 100 * shares[top].sum(), len(shares))
+
+
+def test_of_fewer_than_five_keys_all_are_counted() -> None:
+    model = own_model(class_token=False, image_size=8)  # 2 x 2 patches
+    acts = capture(model, picture())
+    one = Case(compute_anatomy(model, picture(), acts, LAYER, None))
+    (shown,) = one.show({"query": 1, "key": 0, "head": 0, "dim": 7, "step": "heads"})
+    shown.says(0, 4, 100, 4)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -191,13 +191,13 @@ export const BOXES = {
     const top = order.slice(0, 5);
     const limit = limitOf(v.row(scene.head * v.shape[1] + top[0]) ?? []);
     const total = once("sum", v, [scene.head, scene.token, end], () => weighted(v, scene.head, shares, order, end));
-    const five = top.reduce((all, j) => all + shares[j], 0);
+    const most = top.reduce((all, j) => all + shares[j], 0);
     return [
       ...top.map((j) => strip(tr("v of {name}", { name: scene.data.nameOf(j) }), v.row(scene.head * v.shape[1] + j) ?? [], {
         limit, tone: j === scene.key ? "key" : undefined, note: `× ${percent(shares[j])}` })),
       line(end < order.length
-        ? tr("These five keys give {five}; {end} of {keys} keys together:", { five: percent(five), end, keys: order.length })
-        : tr("These five keys give {five}; all {keys} keys together:", { five: percent(five), keys: order.length })),
+        ? tr("These {count} keys give {most}; {end} of {keys} keys together:", { count: top.length, most: percent(most), end, keys: order.length })
+        : tr("These {count} keys give {most}; all {keys} keys together:", { count: top.length, most: percent(most), keys: order.length })),
       strip("A v", total, { tone: "query" }),
     ];
   },
