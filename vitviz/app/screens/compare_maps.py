@@ -216,13 +216,16 @@ def _correlation(view: View, other: View, counts: "Of") -> tuple[float, Grid]:
 def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> Table:
     (values, crop), (others, other_crop) = _map(view, counts), _map(other, counts)
     first, second = inspection.common_maps(values, others, crop=crop, other_crop=other_crop)
+    heading = tr(
+        "The maps of {query} in the grid in which they are compared: the mean share of a patch "
+        "there.",
+        query=view.query_name,
+    )
+    correlation, _ = _correlation(view, other, counts)
+    if np.isfinite(correlation):  # of a constant map there is none
+        heading += tr(" Their correlation is {correlation:.4f}.", correlation=correlation)
     return Table(
-        tr(
-            "The maps of {query} in the grid in which they are compared: the mean share "
-            "of a patch there. Their correlation is {correlation:.4f}.",
-            query=view.query_name,
-            correlation=_correlation(view, other, counts)[0],
-        ),
+        heading,
         {
             **patch_columns(view, grid=first.shape),
             Message("{name}, {unit}", name=names[0], unit="%"): 100 * first.ravel(),
