@@ -42,6 +42,8 @@ def setting(name: str, options: Sequence[T], default: T) -> T:
         All values that fit; `str` of one is its text in the address.
     """
     fitting = {str(option): option for option in options}
+    if stored_text(name) in fitting and str(st.session_state.get(name)) not in fitting:
+        st.session_state.pop(name, None)  # an option from before: the browser has not heard of it
     text = _valid_text(name, fitting.__contains__, default)
     value = default if text is None else fitting[text]
     _store(name, value, default)
