@@ -247,6 +247,19 @@ def test_a_menu_from_before_an_upload_does_not_undo_it(visitor: Visitor) -> None
     assert not visitor.complaints
 
 
+def test_back_and_forward_show_what_was_at_its_default_meanwhile(visitor: Visitor) -> None:
+    visitor.choose("Picture", "cat").run()
+    assert visitor.query == "picture=cat"
+    visitor.choose("Picture", "red panda").run()
+    assert visitor.query == ""
+    visitor.go_back("picture=cat")
+    assert visitor.provenance.endswith(" · sample: cat")
+    visitor.go_back("picture=cat&fusion=max")  # of another page
+    visitor.turn_to("rollout").choose("Fuse heads by", "mean").run()
+    visitor.turn_to("attention").go_back("picture=cat&fusion=max")
+    assert visitor.query == "picture=cat&fusion=max"
+
+
 def test_files_under_made_up_ids_do_not_add_up(for_others: Server) -> None:
     """Streamlit takes a file under any id: only the newest two of a session are kept."""
     size = 100_000

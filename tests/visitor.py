@@ -124,18 +124,26 @@ class Visitor:
 
     # --- what a visitor does --------------------------------------------------------------------
 
-    def ask(self) -> None:
+    def ask(self, *, from_history: bool = False) -> None:
         """Ask for the page with what was chosen, and wait for nothing."""
         message = BackMsg()
         message.rerun_script.query_string = self.query
         message.rerun_script.page_script_hash = self._page
         message.rerun_script.page_name = self._name
         message.rerun_script.widget_states.widgets.extend(self._widgets.values())
+        message.rerun_script.is_history_navigation = from_history
         self._socket.send(message.SerializeToString())
 
     def run(self) -> "Visitor":
         """Ask for the page, and wait until it is drawn."""
         self.ask()
+        self.read_until("script_finished")
+        return self
+
+    def go_back(self, query: str) -> "Visitor":
+        """Go to a view of the same page in the browser's history, and wait for it."""
+        self.query = query
+        self.ask(from_history=True)
         self.read_until("script_finished")
         return self
 

@@ -140,6 +140,7 @@ def follow_address() -> None:
         for name in (*NAMES, "query_grid", "written"):
             st.session_state.pop(name, None)
         st.session_state.kept = st.query_params.to_dict()
+        _defaults().clear()  # until they are read
 
 
 def watch_address() -> None:
