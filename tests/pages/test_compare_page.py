@@ -104,6 +104,16 @@ def test_it_opens_with_two_animals_of_one_kind_until_a_picture_is_chosen() -> No
     assert address(at)["picture"] == "dog"
 
 
+def test_a_chosen_picture_stays_though_another_page_opens_with_it() -> None:
+    at = driver.opened("attention")
+    for page, picture in (("attention", "cat"), ("compare", pictures.DEFAULT)):
+        driver.at_page(at, page).run()
+        at.selectbox(key="picture").set_value(picture).run()
+        for turned in ("compare", "attention", "compare"):
+            driver.at_page(at, turned).run()
+            assert at.selectbox(key="picture").value == picture
+
+
 def test_trained_and_random_weights_of_a_model_stand_side_by_side() -> None:
     at = opened_with_data("compare", compare="weights")
     assert_works(at)

@@ -13,6 +13,7 @@ from pages.driver import (
     address,
     assert_works,
     at_page,
+    choose,
     click,
     commit,
     components,
@@ -102,6 +103,27 @@ def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
     assert_works(button.click().run())
     assert provenance(at).startswith(SHIPPED)
     assert address(at) == {"weights": "random"}
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "first", "second"),
+    [
+        ("explain", "fill", SHIPPED, SWIN),
+        ("explain", "maps", SHIPPED, SWIN),
+        ("positions", "kind", SHIPPED, "vit_small_patch16_dinov3"),
+        ("anatomy", "depth", "vit_tiny_patch16_224", SHIPPED),
+    ],
+)
+def test_what_nobody_chose_is_the_default_of_each_model(
+    page: str, name: str, first: str, second: str
+) -> None:
+    at = opened(page, model=first, weights="random", experiment="answers")
+    before = at.session_state[name]
+    for model in (second, first):
+        choose(at, model)
+        assert not any("is not valid here" in said.value for said in at.info)
+        assert name not in address(at)
+        assert (at.session_state[name] == before) == (model == first)
 
 
 def test_swin_has_maps_of_one_class_where_it_has_no_rollout() -> None:

@@ -90,9 +90,16 @@ def stored_text(name: str) -> str | None:
 
 
 def follow_default(name: str, default: str) -> None:
-    """Give a setting that no one has changed the default of the page that is drawn now."""
-    stored = stored_text(name)
-    if name in _defaults() and st.session_state.get(name, stored) == stored != default:
+    """Give a setting that no one has chosen the default of the page and model that are drawn now.
+
+    Call it before the setting is read.
+    """
+    stored, chosen = stored_text(name), _chosen()
+    if stored is None:
+        chosen.discard(name)
+    elif name not in _defaults() or str(st.session_state.get(name, stored)) != stored:
+        chosen.add(name)
+    elif name not in chosen and stored != default:
         change(**{name: default})
 
 
@@ -207,6 +214,12 @@ def _session_settings() -> dict[str, str]:
         st.session_state.kept = st.query_params.to_dict()  # a link that was opened
     texts: dict[str, str] = st.session_state.kept
     return texts
+
+
+def _chosen() -> set[str]:
+    """Return the settings of `follow_default` that somebody has chosen, by a link too."""
+    chosen: set[str] = st.session_state.setdefault("chosen", set())
+    return chosen
 
 
 def _defaults() -> set[str]:

@@ -173,6 +173,7 @@ def _patch_answers(view: View) -> list[Table]:
     with words:
         class_menu.draw_class_menu(acts)
         depths = range(acts.depth + 1)
+        settings.follow_default("depth", str(acts.depth))
         depth = choose("depth", tr("After layer"), depths, acts.depth, kind="slider")
         probabilities = results.compute(
             (*view.key, "patch lens", depth),

@@ -120,6 +120,7 @@ def _choose_maps(view: View) -> list[str]:
     def fits(text: str) -> bool:
         return bool(text.split()) and set(text.split()) <= {*labels, *TITLES_OF_NO_CLASS}
 
+    settings.follow_default("maps", usual)
     text = text_setting("maps", fits, usual)
     chosen = [name for name in labels if name in text.split()]
     if lesson.shows("maps"):

@@ -63,6 +63,7 @@ def page(view: View) -> Data | None:
         for kind in EMBEDDING_KINDS
         if _fits(kind, width) and not (refusal and kind == "learned")
     ]
+    settings.follow_default("kind", kinds[0])
     kind = setting("kind", kinds, kinds[0])
     name = tr(_name(view, kind))
     similarity = _similarity(view, kind)

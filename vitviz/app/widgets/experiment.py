@@ -37,6 +37,7 @@ def choose_removal(view: View) -> "Removal":
     """Return what removed patches become; call `removal_control` where it is to be drawn."""
     # Paint is itself something to see; but where attention knows positions no token can go.
     usual: Removal = "drop" if _may_drop(view) else "mean"
+    settings.follow_default("fill", usual)
     return setting("fill", list(_removals(view)), usual)
 
 
