@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import (
     address,
     assert_works,
+    at_page,
     charts,
     click,
     commit,
@@ -101,10 +102,15 @@ def test_the_page_begins_with_a_typical_patch_of_what_the_head_attends_to(
     at = opened("tokens")
     assert token_map(at)["state"]["query"] == most[(rows @ rows.T).sum(axis=1).argmax()]
     assert "query" not in address(at)  # other pages keep theirs
-    commit(at, frame=2, query=0)  # CLS can be chosen, and stays
-    assert "query" not in address(at)
-    assert token_map(at)["state"]["query"] == 0
+    commit(at, frame=2, query=0)  # CLS can be chosen, and stays, also for whoever gets the link
+    assert address(at)["query"] == "cls"
+    for again in (at, opened("tokens", **address(at))):
+        assert token_map(again)["state"]["query"] == 0
+        assert token_map(again.run())["state"]["query"] == 0
+    assert "query" not in address(at_page(at, "attention").run())
     assert address(opened("tokens", query="1.2")) == {"query": "1.2"}
+    at = click(opened("tokens"), "token_scatter", {"point_index": 0, "customdata": [0]})
+    assert token_map(at)["state"]["query"] == 0  # its star
 
 
 def test_one_slider_sets_the_layer_and_norms_are_folded(serve: Callable[..., Model]) -> None:
@@ -286,8 +292,8 @@ def test_a_click_on_a_thumbnail_makes_it_the_query(serve: Callable[[str], Model]
     click(at, SCATTER)  # beside all of them
     assert address(at) == {"query": "2.4"}
     click(at, SCATTER, {"customdata": [0]})  # the star
-    assert address(at) == {}
-    assert token_map(at)["state"]["query"] == 0
+    assert address(at) == {"query": "cls"}
+    assert token_map(at.run())["state"]["query"] == 0
 
 
 # --- norms --------------------------------------------------------------------------------------

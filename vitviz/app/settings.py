@@ -103,6 +103,11 @@ def follow_default(name: str, default: str) -> None:
         change(**{name: default})
 
 
+def keep_in_address(name: str) -> None:
+    """Put a setting into the address of this page, even at its default."""
+    _defaults().discard(name)
+
+
 def is_presenting() -> bool:
     """Return whether everything is drawn larger, for a projector."""
     return stored_text("presenter") == "True"
@@ -146,7 +151,7 @@ def follow_address() -> None:
     if run is not None and run.is_history_navigation:
         for name in (*NAMES, "query_grid", "written"):
             st.session_state.pop(name, None)
-        st.session_state.kept = st.query_params.to_dict()
+        _keep(st.query_params.to_dict())
         _defaults().clear()  # until they are read
 
 
@@ -205,13 +210,19 @@ def replace_all(texts: Mapping[str, str]) -> None:
     for name in (*NAMES, "query_grid"):
         if name not in _PERSONAL:
             st.session_state.pop(name, None)
-    st.session_state.kept = {**own, **texts}
+    _keep({**own, **texts})
     _defaults().difference_update(texts)
+
+
+def _keep(texts: dict[str, str]) -> None:
+    """Store the settings of another view."""
+    st.session_state.kept = texts
+    st.session_state.query_asked = "query" in texts
 
 
 def _session_settings() -> dict[str, str]:
     if "kept" not in st.session_state:
-        st.session_state.kept = st.query_params.to_dict()  # a link that was opened
+        _keep(st.query_params.to_dict())  # a link that was opened
     texts: dict[str, str] = st.session_state.kept
     return texts
 

@@ -136,6 +136,7 @@ def draw_scatter(view: View, components: Components) -> None:
 
     def clicked(points: Points) -> None:
         token = int(points[0]["customdata"][0])
+        st.session_state.query_asked = True  # also where it is the default, such as the star of CLS
         settings.change(query=token_text(view.acts.layers[view.layer], token))
 
     prefix = [name.upper() for name in view.prefix]

@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app import settings
 from vitviz.app.screens import token_components
 from vitviz.app.screens.token_components import Components
 from vitviz.app.shared import results
@@ -96,8 +97,10 @@ def _open_on_a_patch(view: View) -> View:
     patches that get most, the one most like the rest of them. The setting stays as it is, so that
     other pages keep their query.
     """
-    asked = "query" in st.query_params or st.session_state.get("query_asked")
-    if asked or view.query_patch is not None or view.acts.refusal:
+    if view.query_patch is not None or view.acts.refusal:
+        return view
+    if st.session_state.get("query_asked"):
+        settings.keep_in_address("query")
         return view
     looks = np.nan_to_num(results.measure(view).query_attention[-1].mean(axis=0).ravel())
     most = len(view.prefix) + np.argsort(-looks, kind="stable")[: math.ceil(len(looks) / 10)]
