@@ -140,6 +140,14 @@ def test_swin_has_maps_of_one_class_where_it_has_no_rollout() -> None:
     np.testing.assert_allclose(shown, expected.ravel(), rtol=1e-4)
 
 
+def test_a_patch_that_is_clicked_on_filters_is_that_of_the_first_layer() -> None:
+    at = opened("filters", model=SWIN, weights="random")
+    assert "layer" not in address(at)  # the last one, of 7 x 7 patches
+    click(at, "response", 10 * 56 + 20)
+    assert "Row 11, column 21" in [heading.value for heading in at.subheader]
+    assert address(at) == {"model": SWIN, "weights": "random", "layer": "1", "query": "11.21"}
+
+
 @pytest.mark.parametrize("direction", ["row", "column"])
 @pytest.mark.parametrize(("model", "layer", "patch"), [(SWIN, 2, (30, 41)), (PVT, 1, (11, 50))])
 def test_the_table_is_the_map_of_the_query(

@@ -12,7 +12,7 @@ from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.queue import BusyError
-from vitviz.app.shared.view import View
+from vitviz.app.shared.view import View, placed_grid
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import Points, show_figure
@@ -253,6 +253,8 @@ def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: s
     def clicked(points: Points) -> None:
         row, col = divmod(points[0]["point_index"], response.shape[1])
         layer = {} if view.grid == response.shape else {"layer": 1}
+        if layer:  # whose grid the patch is of
+            st.session_state.query_grid = placed_grid(view.picture, view.acts, 0)
         settings.change(query=f"{row + 1}.{col + 1}", **layer)
 
     st.subheader(tr("Response of each patch to {tile}", tile=title.lower()), anchor=False)
