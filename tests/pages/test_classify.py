@@ -31,6 +31,7 @@ from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app import cells
 from vitviz.app.shared import models, pictures, queue, results
 from vitviz.app.widgets import class_menu
+from vitviz.common.language import tr, use_language
 from vitviz.intervention import head_effects, mean_head_outputs, occlusion
 from vitviz.model.answers import Grade, Grades
 from vitviz.text.class_names import common_names
@@ -452,11 +453,15 @@ def test_a_model_whose_logit_is_no_sum_says_why(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
+    said = "The answer of {model} is no sum of its layers' parts: convolutions lie between them."
 
     def refused(*_: object) -> None:
-        raise ModelError("Not a sum.")
+        raise ModelError(said, model="mine")
 
     monkeypatch.setattr(attribution, "direct_logit_attribution", refused)
     at = opened("classify").button(key="run logit parts").click().run()
     assert not at.exception
-    assert "Not a sum." in [warning.value for warning in at.warning]
+    assert said.format(model="mine") in [warning.value for warning in at.warning]
+    at = opened("classify", lang="ko")  # another visitor, who finds it computed
+    with use_language("ko"):
+        assert tr(said, model="mine") in [warning.value for warning in at.warning]

@@ -32,6 +32,7 @@ from pages.test_data import written
 from vitviz import Activations, Model, ModelError, inspection
 from vitviz.app.shared import models, pictures
 from vitviz.app.shared.view import MEAN
+from vitviz.common.language import tr, use_language
 from vitviz.inspection.patterns import Sinks
 
 DOTS, MAP, HISTOGRAM, OFFSETS = 0, 1, 2, 3
@@ -163,6 +164,9 @@ def test_sinks_and_broadcasts_among_the_patches_are_named_by_their_places(
     forget()
 
 
+NO_PROJECTION = "{layer} has no output projection to split by heads."
+
+
 def test_sinks_that_cannot_be_told_say_why(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,13 +174,16 @@ def test_sinks_that_cannot_be_told_say_why(
     forget()
 
     def refuse(acts: Activations, model: Model, layer: int) -> None:
-        raise ModelError("The layer does more.")
+        raise ModelError(NO_PROJECTION, layer="layer 1")
 
     monkeypatch.setattr(Activations, "sinks", refuse)
     at = opened("distance")
     at.button(key="run sinks of layers").click().run()
-    assert [said.value for said in at.info] == ["The layer does more."]
+    assert [said.value for said in at.info] == [NO_PROJECTION.format(layer="layer 1")]
     assert_works(at)
+    at = opened("distance", lang="ko")  # another visitor, who finds it computed
+    with use_language("ko"):
+        assert [said.value for said in at.info] == [tr(NO_PROJECTION, layer="layer 1")]
 
 
 @pytest.mark.parametrize("counts", ["values", "output"])

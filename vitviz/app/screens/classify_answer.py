@@ -231,7 +231,7 @@ def tables(
     *,
     effects: np.ndarray | None,
     occlusion: np.ndarray | None,
-    parts: "LogitParts | str | None",
+    parts: "LogitParts | Message | None",
 ) -> list[Table]:
     """Return a table of the answer, and one of each experiment that was run for class `index`.
 
@@ -281,7 +281,7 @@ def tables(
                 {**patch_columns(view), **fall},
             )
         )
-    if parts is not None and not isinstance(parts, str):
+    if parts is not None and not isinstance(parts, Message):
         result.append(_parts_table(parts, name))
     return result
 

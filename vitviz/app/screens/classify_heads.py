@@ -16,7 +16,7 @@ from vitviz.app.widgets import experiment
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.experiment import Pending, find_result, run_button
 from vitviz.app.widgets.figure import show_figure
-from vitviz.common.language import tr, tr_md
+from vitviz.common.language import Message, tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.text import findings
 
@@ -86,15 +86,15 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
 
     st.subheader(tr("What writes for the class"), anchor=False)
     key = ("logit parts", index)
-    parts: LogitParts | str | None = find_result(view, *key)
+    parts: LogitParts | Message | None = find_result(view, *key)
     if parts is None:
 
-        def make(progress: "Progress") -> "LogitParts | str":
+        def make(progress: "Progress") -> "LogitParts | Message":
             progress(0, 1)
             try:
                 return attribution.direct_logit_attribution(view.model, view.picture.image, index)
             except ModelError as error:
-                return tr_md(error)
+                return error.message
 
         st.markdown(
             tr_md(
@@ -104,8 +104,8 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
             )
         )
         return run_button(view, tr("Split the logit"), key, make)
-    if isinstance(parts, str):
-        st.warning(parts)
+    if isinstance(parts, Message):
+        st.warning(tr_md(parts))
         return None
     show_figure(plots.parts_by_head(parts.heads, mlps=parts.mlps, name=name))
     words = tr(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vitviz.intervention import Progress
 
 #: By layer, from 0, what was found there; a layer in which it cannot be told has its reason.
-SinksByLayer = dict[int, "inspection.Sinks | str"]
+SinksByLayer = dict[int, "inspection.Sinks | Message"]
 #: What is marked above a layer, by its name in `inspection.Sinks`.
 _SINKS = {"no_ops": mark("no-op sink"), "broadcasts": mark("broadcast")}
 _ROWS: dict[Variant, str] = {
@@ -336,8 +336,8 @@ def _draw_sinks(view: View, sinks: SinksByLayer | None, behind: Behind | None) -
     if behind is not None and behind.profile.sinks is not None:
         st.markdown(" ".join(findings.sinks_over_pictures(behind.profile.sinks)))
     if sinks is not None:
-        by_layer = {layer + 1: one for layer, one in sinks.items() if not isinstance(one, str)}
-        refusals = {one for one in sinks.values() if isinstance(one, str)}
+        by_layer = {layer + 1: one for layer, one in sinks.items() if not isinstance(one, Message)}
+        refusals = {tr_md(one) for one in sinks.values() if isinstance(one, Message)}
         if by_layer:
             sentences = findings.sinks_by_layer(by_layer, view.grid[1], view.prefix)
             lines = zip("▽☆", sentences, strict=True)
@@ -353,7 +353,7 @@ def _draw_sinks(view: View, sinks: SinksByLayer | None, behind: Behind | None) -
             try:
                 by_layer[layer] = results.find_sinks(view, layer)
             except ModelError as error:
-                by_layer[layer] = tr_md(error)
+                by_layer[layer] = error.message
         return by_layer
 
     return run_button(view, tr("Find no-op sinks and broadcasts"), ("sinks of layers",), make)
