@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
     address,
+    alts,
     assert_works,
     at_page,
     charts,
@@ -279,6 +280,23 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     assert button.label == f"Deletion and insertion ({2 * 4} passes)"
     button.click().run()
     assert {"relevance", "Grad-CAM"} <= {one.get("name") for one in figures(more)[-1]["data"]}
+
+
+def test_curves_that_the_cache_dropped_one_by_one_can_be_had_again(
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    monkeypatch.setattr(explain_curves, "CURVE_STEPS", 1)
+    at = opened("explain", maps="relevance", fill="blur")
+    at.button(key="run curves").click().run()
+    before = alts(at)
+    cache = results.capture_cache()
+    for key in [key for key in cache._values if "curve" in key]:  # type: ignore[operator]
+        del cache._values[key]
+    at.run()
+    for button in [each for each in at.button if each.key == "run curves"]:
+        button.click().run()
+    assert alts(at) == before
 
 
 def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:

@@ -45,6 +45,9 @@ def draw_curves(
         name: find_result(view, *_cache_key(name, index, removal)) for name in (*maps, RANDOM_TITLE)
     }
     missing = [name for name, pair in pairs.items() if pair is None]
+    asked = ("curves", index, removal, *missing)
+    if computed := find_result(view, *asked):  # the cache has dropped the single pairs alone
+        pairs, missing = {**pairs, **computed}, []
     curves = {name: pair for name, pair in pairs.items() if pair is not None}
     if pairs[RANDOM_TITLE] is not None and len(curves) > 1:
         _draw_pairs(view, curves, index, removal)
@@ -65,7 +68,7 @@ def draw_curves(
     pending = run_button(
         view,
         tr("Deletion and insertion ({passes} passes)", passes=passes),
-        ("curves", index, removal, *missing),
+        asked,
         lambda progress: _compute(view, maps, missing, index, removal, passes, progress),
     )
     return curves, pending
@@ -88,8 +91,8 @@ def _compute(
     removal: "Removal",
     passes: int,
     progress: "Progress",
-) -> int:
-    """Compute and cache deletion and insertion by each map; return how many there are."""
+) -> "dict[str, Pair]":
+    """Compute and cache deletion and insertion by each map."""
     from vitviz import intervention
 
     done = 0
@@ -104,6 +107,7 @@ def _compute(
         target=index, steps=CURVE_STEPS, removal=removal, progress=onward
     )
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
+    pairs: dict[str, Pair] = {}
     for name in missing:
         deleted: Curve
         inserted: Curve
@@ -113,11 +117,11 @@ def _compute(
             )
         else:
             deleted, inserted = (kind(model, image, maps[name], **options) for kind in kinds)
-        pair: Pair = (deleted, inserted)
+        pairs[name] = (deleted, inserted)
         # Each pair is kept, also if the rest is cancelled.
         key = (*view.key, *_cache_key(name, index, removal))
-        results.capture_cache().get(key, partial(tuple, pair))
-    return len(missing)
+        results.capture_cache().get(key, partial(tuple, pairs[name]))
+    return pairs
 
 
 def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Removal") -> None:
