@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 import vitviz
@@ -14,6 +15,7 @@ from vitviz import Model
 from vitviz.app.lessons import findings
 from vitviz.app.settings import NAMES
 from vitviz.app.shared import classroom, models, pictures, results
+from vitviz.app.shared.view import View
 from vitviz.common.language import literal
 from vitviz.text.lessons import LESSONS, settings_of
 from vitviz.web.anatomy_map import script
@@ -55,6 +57,21 @@ def words(at: AppTest) -> str:
     sent = [proto.proto.mixed.json or proto.proto.json for proto in at.get("bidi_component")]
     popovers = [each.proto.popover.label for each in at.get("popover")]
     return " ".join([prose(at), *labels, *sent, *popovers, script()])
+
+
+def test_findings_that_are_cancelled_are_not_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def begin(view: View, key: tuple[str, ...], make: object) -> tuple[str, ...]:
+        st.button("Cancel", key=f"cancel {key[0]}")  # as while it is computed
+        return ()
+
+    monkeypatch.setattr(results, "experiment", begin)
+    at = begun(2, len(LESSONS[1].required))
+    at.toggle(key="lesson_found").set_value(True).run()
+    at.button(key="cancel lesson").click().run()
+    assert not at.toggle(key="lesson_found").value
+    assert not [button for button in at.button if button.key == "cancel lesson"]
 
 
 def press(at: AppTest, key: str) -> AppTest:

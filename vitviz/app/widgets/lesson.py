@@ -26,6 +26,7 @@ T = TypeVar("T")
 OF_PASSES = (2, 5, 6)  # lessons whose findings take passes of their own, and so a turn
 _STEP = "lesson_step"  # the step on screen, for this run
 _FINDINGS = "lesson_found"  # whether what was found is on screen
+_CANCEL = "cancel lesson"  # the button of `results.experiment`
 
 
 def follow_link(page: str) -> None:
@@ -107,6 +108,8 @@ def draw_strip() -> None:
                 _step_button(tr("Next step"), number, place + 1, "lesson next", "primary")
             elif place < count:
                 _step_button(tr("Optional step"), number, place + 1, "lesson next")
+            if st.session_state.get(_CANCEL):
+                st.session_state[_FINDINGS] = False  # else they would be computed again
             if place >= required:
                 st.toggle(tr("What you found"), key=_FINDINGS)
         st.button(tr("Leave the lesson"), key="lesson leave", on_click=_leave)
