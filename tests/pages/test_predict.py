@@ -335,6 +335,26 @@ def test_a_pin_asks_all_students_anew(who: WHO) -> None:
     assert counted(teacher) == "One guess."
 
 
+def test_a_teacher_looks_elsewhere_while_students_guess_at_what_is_pinned(who: WHO) -> None:
+    who("teacher")
+    teacher = opened(predict="True", layer="4")
+    teacher.button(key="pin").click().run()
+    who("student")
+    student = guess(opened(), 37)
+    late = opened()
+    who("teacher")
+    teacher.slider(key="layer").set_value(5).run()
+    assert counted(teacher) == "No guess yet."  # at this question
+    teacher.slider(key="layer").set_value(4).run()
+    assert counted(teacher) == "One guess."
+    (reveal,) = [button for button in teacher.button if button.label == text.REVEAL]
+    reveal.click().run()
+    who("student")
+    for one in (student, late):
+        assert token_map(one.run())
+        assert counted(one) == "One guess."
+
+
 def test_layers_guessed_by_a_class_are_bars(who: WHO) -> None:
     who("teacher")
     teacher = opened("distance", predict="True")

@@ -61,6 +61,10 @@ class Room:
     def pin(self) -> Pin | None:
         return self._pin
 
+    @property
+    def question(self) -> PredictionQuestion | None:
+        return self._question
+
     def show(self, page: str, texts: Mapping[str, str]) -> None:
         """Pin a view for all students."""
         with self._lock:

@@ -86,8 +86,8 @@ def _share_with_class(own: Guess | None, question: PredictionQuestion) -> Guess 
             room().guess(question, guesser, own.answer)
         if room().is_withheld(question):
             return None
-    elif pin is None or pin.page == question.page:
-        room().ask(question)
+    elif pin is None or (pin.page == question.page and room().question is None):
+        room().ask(question)  # while a view is pinned, students stay at its question
     if own is None and room().is_revealed(question):
         own = st.session_state.guess = Guess(question, None)
     return own
