@@ -1,5 +1,6 @@
 """What goes wrong on the server costs a sentence, and nothing that was there."""
 
+import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,13 +26,14 @@ from pages.driver import (
     provenance,
     upload,
 )
-from vitviz import Model
+from vitviz import Model, ModelError
 from vitviz.app.options import LocalFile, Options
 from vitviz.app.shared import models, pictures, queue, results
 from vitviz.model import memory
 from vitviz.zoo import weights_of
 
 NAME = "deit_tiny_patch16_224"
+OTHER = "vitviz_tiny_cifar10"
 
 
 @pytest.fixture(autouse=True)
@@ -181,6 +183,24 @@ def test_models_are_bounded_by_the_bytes_of_their_weights(monkeypatch: pytest.Mo
     for _ in range(2):
         models.load_by_name("large")  # which is kept alone
     assert loading[-2:] == ["b", "large"]
+
+
+def test_a_model_that_cannot_be_loaded_again_does_not_hide_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, load = opened(model=OTHER), models._load
+
+    def missing(name: str, weights: str, wanted: models.Input) -> Model:
+        if name == OTHER:
+            raise ModelError("There is no file {file}.", file=name)
+        return load(name, weights, wanted)
+
+    monkeypatch.setattr(models, "_load", missing)
+    models.cache.clear()  # as others took its place
+    gc.collect()
+    choose(at, SHIPPED)
+    assert_works(at)
+    assert provenance(at).startswith(SHIPPED)
 
 
 def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,11 +152,11 @@ def _model_control(
             ),
         )
     loaded: Cached[Model] | None = st.session_state.get("loaded")
-    model = None if loaded is None else loaded()
+    model: Model | None = None
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
         if weights == TRAINED and models.needs_download(name):
-            model = model or models.load_by_name(models.shipped_name())
+            model = _previous(loaded)
             show_progress(name, last)
         else:
             forget()
@@ -165,11 +165,16 @@ def _model_control(
             if sizes is not None:
                 weights_menu.choose_size(sizes, name, model, picture)
     except ModelError as error:
-        model = model or models.load_by_name(models.shipped_name())
+        model = model or _previous(loaded)
         st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=model.name)}")
     loaded = None if model is None else Cached(model, models.reloader(model))
     st.session_state.loaded, st.session_state.loaded_by = loaded, last
     return model
+
+
+def _previous(loaded: "Cached[Model] | None") -> "Model":
+    """Return the model on screen; loaded again only where it is shown, as it may be gone."""
+    return models.load_by_name(models.shipped_name()) if loaded is None else loaded()
 
 
 def _typed_model() -> str | None:
