@@ -111,6 +111,7 @@ def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
         ("explain", "fill", SHIPPED, SWIN),
         ("explain", "maps", SHIPPED, SWIN),
         ("positions", "kind", SHIPPED, "vit_small_patch16_dinov3"),
+        ("attention", "query", SHIPPED, "vit_small_patch16_dinov3"),  # whose head reads no CLS
         ("anatomy", "depth", "vit_tiny_patch16_224", SHIPPED),
     ],
 )

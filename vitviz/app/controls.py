@@ -245,6 +245,8 @@ def _read_query(picture: pictures.Picture, acts: "Activations", number: int) -> 
     layer = acts.layers[number]
     if layer.kind == "class":
         return 0
+    at_home = default_query(acts, layer) == 0
+    settings.follow_default("query", "cls" if at_home else MEAN)
     (rows, cols), text = layer.query_grid, settings.stored_text("query") or ""
     grid = placed_grid(picture, acts, number)
     before: PlacedGrid = st.session_state.get("query_grid", grid)
@@ -254,7 +256,6 @@ def _read_query(picture: pictures.Picture, acts: "Activations", number: int) -> 
         settings.change(query=f"{row + 1}.{col + 1}")
     st.session_state.query_grid = grid
     names = [token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
-    at_home = default_query(acts, layer) == 0
     options, home = (names, "cls") if at_home else ([MEAN, *names], MEAN)
     elsewhere = any(text in each.prefix for each in acts.layers)  # a token of another layer
     if not patch and text not in options and (elsewhere or not settings.is_from_link()):
