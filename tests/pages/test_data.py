@@ -1,6 +1,7 @@
 """The numbers of every page: those that are drawn, in a table and in a file that says of what."""
 
 import csv
+import gc
 import hashlib
 import io
 import json
@@ -30,6 +31,7 @@ from pages.driver import (
 from vitviz import Model, inspection
 from vitviz.app.pages import PAGES
 from vitviz.app.shared import pictures, results
+from vitviz.app.widgets import report_button
 from vitviz.app.widgets.data_table import Table
 
 every_page = pytest.mark.parametrize("page", [page for page in PAGES if PAGES[page].shows_model])
@@ -181,6 +183,20 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
     open_data(at, page)
     moose = [file for file in files if "sample: moose" in file.splitlines()[0]][-1]
     assert table_in(moose) != table_in(mine)
+
+
+def test_files_name_the_picture_after_a_report_that_captured_it_again(
+    files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Callable[[], bytes]] = []
+    monkeypatch.setattr(report_button, "file_button", lambda label, make, **_: made.append(make))
+    at = upload(opened("attention"), "mine, too.png", MINE)
+    results.capture_cache.clear()  # as others took their place
+    gc.collect()
+    made[-1]()
+    open_data(at, "attention")
+    note = files[-1].splitlines()[2]
+    assert_made_with(json.loads(note.removeprefix("# made with ")), "attention")
 
 
 @pytest.mark.parametrize("page", ["training", "zoo"])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.common.images import Crop
     from vitviz.inspection import Measurements, Sinks
+    from vitviz.model.inputs import PreparedInput
 
 T = TypeVar("T")
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
@@ -100,6 +101,15 @@ def check_message(numbers: int) -> None:
         )
 
 
+def prepare_picture(model: "Model", picture: Picture) -> "PreparedInput":
+    """Return the input of a capture that visitors share, who may give one file different names."""
+    from vitviz.model.inputs import prepare
+    from vitviz.model.origin import PictureSource
+
+    source = PictureSource("file", sha256=picture.digest)
+    return replace(prepare(model, picture.image), source=source)
+
+
 def capture_picture(model: "Model", picture: Picture) -> "Activations":
     """Return the capture of one picture, cached.
 
@@ -110,8 +120,6 @@ def capture_picture(model: "Model", picture: Picture) -> "Activations":
     """
     import vitviz
     from vitviz.activations import check_finite
-    from vitviz.model.inputs import prepare
-    from vitviz.model.origin import PictureSource
 
     place = st.empty()
 
@@ -124,10 +132,7 @@ def capture_picture(model: "Model", picture: Picture) -> "Activations":
                 place.progress(block / of, tr("Layer {block} of {of}", block=block + 1, of=of))
 
         check_page(model)
-        # The capture is shared by visitors who gave the same file, and names may differ.
-        source = PictureSource("file", sha256=picture.digest)
-        prepared = replace(prepare(model, picture.image), source=source)
-        return vitviz.capture(model, prepared, progress=progress)
+        return vitviz.capture(model, prepare_picture(model, picture), progress=progress)
 
     acts = compute(
         (*model_key(model), picture.digest),

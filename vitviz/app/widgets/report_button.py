@@ -70,7 +70,7 @@ def _again(view: View, visitor: str | None) -> "Callable[[], CapturedPicture]":
 
         def in_turn() -> "Activations":
             with pass_queue().turn(lambda ahead: None, visitor=visitor):
-                return capture(model, picture.image)
+                return capture(model, results.prepare_picture(model, picture))
 
         key = (*model_key(model), picture.digest)
         acts = results.capture_cache().get(key, in_turn)
