@@ -72,8 +72,6 @@ def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Pict
             )
         )
 
-    if st.session_state.get("picture") not in titles:  # the name of an own picture before this one
-        st.session_state.pop("picture", None)
     settings.follow_default("picture", default)
     chosen = setting("picture", list(titles), default)
     if menu is None:
