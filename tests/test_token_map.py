@@ -199,6 +199,7 @@ def test_a_share_that_is_not_zero_is_not_written_as_zero(share: float, run: Node
 
 def test_a_share_is_written_as_in_the_sentences_of_the_server(run: Node) -> None:
     shares = [0.0, 0.0995, 0.09960, 0.09994, 0.1, 0.00999, 0.996, 1.0, 5.4e-8, 1.2e-8, 7.3e-6]
+    shares += [1 / 16, 1 / 8, 5 / 8, 1 / 512]  # of which the last digit is followed by a 5 alone
     shares += (10 ** np.random.default_rng(0).uniform(-8, 0, 300)).tolist()
     found = run("shares.map(percent)", shares=shares)
     assert found == [as_percent(share) for share in shares]

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from gettext import GNUTranslations, NullTranslations
 from io import BytesIO
@@ -212,14 +213,15 @@ def offset_name(down: int, right: int) -> str:
 
 
 def as_percent(share: float) -> str:
-    """Format a share in per cent with two significant digits, whatever its size."""
+    """Format a share in per cent with two significant digits, whatever its size.
+
+    A half is rounded up, as browsers do it.
+    """
     percent = 100 * float(share)
-    if percent >= 9.95 or percent <= 0:
-        return f"{percent:.0f} %"
-    if percent < 1e-6:
+    if 0 < percent < 1e-6:
         return "< 0.000001 %"
-    digits = 1 - math.floor(math.log10(percent))
-    return f"{percent:.{digits}f} %"
+    digits = 0 if percent >= 9.95 or percent <= 0 else 1 - math.floor(math.log10(percent))
+    return f"{Decimal(percent).quantize(Decimal(10) ** -digits, ROUND_HALF_UP):f} %"
 
 
 @cache
