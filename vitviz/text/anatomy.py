@@ -258,7 +258,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         4,
         mark(
             "This head does not name classes. It gives an embedding, which is compared with "
-            "the embeddings of texts."
+            "other embeddings: in CLIP with those of texts."
         ),
     ),
 }
@@ -275,7 +275,7 @@ PREFIX_STEPS: Mapping[str, str] = {
     ),
     "cls unread": mark(
         "A learned vector, [CLS], is put in front of the patches, as BERT does with "
-        "sentences. The head of this model does not read it: it reads the mean of the patches."
+        "sentences. The head of this model does not read it: it reads the patches."
     ),
     "dist": mark(
         "DIST is a second such vector, which learns the answers of a teacher model (DeiT)."
