@@ -1,5 +1,6 @@
 """Repositories of the hub by their name, against a server of the tests."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,12 @@ import pytest
 import timm
 import torch
 from examples import assert_clear_error, assert_same_answer, randomise, vit_of_transformers
-from hub_server import COMMIT, HubServer, contents
+from hub_server import COMMIT, HubServer, contents, put_in_cache
 from test_checkpoints_wrapped import sharded
 from timm.models import save_for_hf
 
 from vitviz import ModelError, cli, load_model, zoo
+from vitviz.common.hub import Weights
 
 NAME = "hf-hub:somebody/my_vit"
 CONFIGURATIONS = {"config.json", "open_clip_config.json"}
@@ -78,6 +80,67 @@ def test_a_repository_of_transformers_is_read(
         *("config.json", "preprocessor_config.json", "processor_config.json"),
         "model.safetensors",
     }
+
+
+@pytest.fixture
+def weights_alone(server: HubServer, cache: Path, tmp_path: Path) -> HubServer:
+    """A repository of transformers, of which another program has downloaded the model alone."""
+    module = vit_of_transformers(image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"})
+    module.save_pretrained(tmp_path / "saved")
+    server.serve(tmp_path / "saved", "somebody/my_vit")
+    for file in ("config.json", "model.safetensors"):
+        data = (tmp_path / "saved" / file).read_bytes()
+        put_in_cache(cache, Weights("somebody/my_vit", file), data)
+    return server
+
+
+def test_an_image_processor_that_another_program_did_not_download_is_downloaded(
+    weights_alone: HubServer,
+) -> None:
+    server = weights_alone
+    server.files["somebody/my_vit/preprocessor_config.json"] = (
+        b'{"size": {"height": 32, "width": 32}, "resample": 3, '
+        b'"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
+    )
+    assert not zoo.on_disk(NAME)
+    model = load_model(NAME)
+    assert model.preprocess.mean == (0.5, 0.5, 0.5)  # timm's default is another
+    assert "preprocessing" not in model.weights
+    # Of the commit whose weights are on disk: the branch may have moved since.
+    assert {path.split("/")[3] for _, path, _ in server.asked} == {COMMIT}
+    assert asked(server) == {"preprocessor_config.json", "processor_config.json"}
+    server.close()
+    assert zoo.on_disk(NAME)
+    assert load_model(NAME).preprocess == model.preprocess
+
+
+def test_fetch_checks_weights_whose_image_processor_it_downloads(
+    weights_alone: HubServer, cache: Path
+) -> None:
+    data = weights_alone.files["somebody/my_vit/model.safetensors"]
+    blob = cache / "blobs" / sha256(data).hexdigest()
+    file = next(cache.rglob("model.safetensors"))
+    blob.parent.mkdir()
+    blob.write_bytes(bytes(file.stat().st_size))
+    file.unlink()
+    file.symlink_to(blob)
+    assert cli.main(["fetch", NAME]) == 0
+    assert file.read_bytes() == data
+
+
+def test_a_repository_without_an_image_processor_is_asked_once(weights_alone: HubServer) -> None:
+    model = load_model(NAME)
+    assert model.weights.endswith("timm's default preprocessing, as the folder has none")
+    weights_alone.close()
+    assert zoo.on_disk(NAME)
+    assert load_model(NAME).weights == model.weights
+
+
+def test_without_the_network_no_image_processor_is_made_up(weights_alone: HubServer) -> None:
+    weights_alone.close()
+    with pytest.raises(ModelError, match=r"^preprocessor_config\.json of .* could not") as caught:
+        load_model(NAME)
+    assert_clear_error(caught.value)
 
 
 def test_a_repository_may_be_sharded(

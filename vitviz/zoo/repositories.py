@@ -5,10 +5,20 @@ Only configurations and weights are downloaded, and no code.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..common.hub import HubError, Weights, download, find_cached, is_intact, remove_cached
+from ..common.hub import (
+    HubError,
+    Weights,
+    download,
+    find_cached,
+    is_intact,
+    is_known_missing,
+    note_missing,
+    remove_cached,
+)
 from ..common.language import Message
 from ..model.families import ModelError
 from .architectures import on_meta_device
@@ -39,14 +49,34 @@ def repository(name: str) -> tuple[str, str] | None:
 
 
 def cached_folder(name: str) -> Path | None:
-    """Return the folder of a repository whose weights are on disk, without asking the network."""
+    """Return the folder of a repository that is on disk, without asking the network.
+
+    None if its weights are missing, or the image processor of a model of transformers: other
+    programs may have downloaded the weights alone.
+    """
     paths = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
     config = next((path for path in paths if path is not None), None)
+    if config is not None and _lacks_processor(config, name):
+        return None
     file = None if config is None else _file_in(config.parent)
     try:
         return None if file is None or not files_of(file) else file.parent
     except CheckpointError:  # a shard is missing
         return None
+
+
+def _lacks_processor(config: Path, name: str) -> bool:
+    """Whether an image processor may be in the repository and is not on disk."""
+    try:
+        is_of_transformers = config.name == CONFIG and "architecture" not in read_json(config)
+    except ModelError:  # `load_folder` says why
+        return False
+    files = PROCESSOR, WHOLE_PROCESSOR
+    return (
+        is_of_transformers
+        and find_file(config.parent, files) is None
+        and not all(is_known_missing(_weights(name, file)) for file in files)
+    )
 
 
 def _names_of_weights(folder: Path, has_open_clip: bool) -> tuple[str, ...]:
@@ -112,7 +142,10 @@ def fetch_configuration(
             return path.parent
     else:
         for file in (PROCESSOR, WHOLE_PROCESSOR):
-            _fetch_file(name, file, progress, optional=True)
+            # Of the same commit: the branch may have moved since other files were downloaded.
+            commit = path.parent.name
+            if _fetch_file(name, file, progress, optional=True, revision=commit) is None:
+                note_missing(path.parent, file)
         _fetch_tokenizer(name, path.parent, progress)
     with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
@@ -129,7 +162,11 @@ def fetch_repository(
 
     Parameters and errors are those of `fetch_weights`.
     """
+    configured = None
     folder = cached_folder(name)
+    if folder is None:
+        configured = fetch_configuration(name, progress=progress)
+        folder = cached_folder(name)  # other programs may have downloaded the weights
     if folder is not None:
         file = _file_in(folder)
         assert file is not None  # as the folder is cached
@@ -141,7 +178,7 @@ def fetch_repository(
             return file
         for part in bad_files:
             remove_cached(part)
-    folder = fetch_configuration(name, progress=progress)
+    folder = configured or fetch_configuration(name, progress=progress)
     names = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
     for file_name in names:
         path = _fetch_file(name, file_name, progress, optional=file_name != names[-1])
@@ -192,9 +229,11 @@ def _fetch_file(
     progress: Callable[[int, int | None], None] | None,
     *,
     optional: bool = False,
+    revision: str | None = None,
 ) -> Path | None:
     """Return a file of a repository in the cache; None if it is optional and does not exist."""
     weights = _weights(name, file)
+    weights = weights if revision is None else replace(weights, revision=revision)
     if path := find_cached(weights):
         return path
     try:

@@ -6,7 +6,15 @@ blocks nobody longer than the timeout.
 """
 
 from .downloading import TIMEOUT, download
-from .weights import HubError, Weights, find_cached, is_intact, remove_cached
+from .weights import (
+    HubError,
+    Weights,
+    find_cached,
+    is_intact,
+    is_known_missing,
+    note_missing,
+    remove_cached,
+)
 
 __all__ = [
     "TIMEOUT",
@@ -15,5 +23,7 @@ __all__ = [
     "download",
     "find_cached",
     "is_intact",
+    "is_known_missing",
+    "note_missing",
     "remove_cached",
 ]

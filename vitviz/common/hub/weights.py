@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,31 @@ def find_cached(weights: Weights) -> Path | None:
     except OSError:  # the cache cannot be read
         return None
     return Path(path) if isinstance(path, str) else None
+
+
+def is_known_missing(weights: Weights) -> bool:
+    """Whether the cache notes that the revision has no such file, without asking the network."""
+    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+
+    try:
+        path = try_to_load_from_cache(weights.repo, weights.file, revision=weights.revision)
+    except OSError:  # the cache cannot be read
+        return False
+    return path is _CACHED_NO_EXIST
+
+
+def note_missing(folder: Path, file: str) -> None:
+    """Note in the cache, as the hub's client does, that a revision has no such file.
+
+    Parameters
+    ----------
+    folder : Path
+        The revision's folder in the cache.
+    """
+    note = folder.parents[1] / ".no_exist" / folder.name / file
+    with suppress(OSError):  # then the hub is asked again
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
 
 
 def is_intact(path: Path, digest: str | None = None) -> bool:
