@@ -107,6 +107,18 @@ def test_a_folder_says_all_that_its_model_is(kind: str, tmp_path: Path) -> None:
         acts.attention_map(layer, 0)  # proved
 
 
+@pytest.mark.parametrize("architectures", [None, ["MyViTForImageClassification"]])
+def test_a_classifier_that_config_json_does_not_name_is_told(
+    architectures: list[str] | None, tmp_path: Path
+) -> None:
+    folder = saved(module_of("ViTForImageClassification"), tmp_path)
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": architectures}))
+    model = load_model(folder)
+    assert model.answers == "embedding"
+    assert model.weights.endswith(", without classifier.bias and 1 more")
+
+
 def test_a_folder_without_a_processor_gets_timms_defaults_and_that_is_said(
     tmp_path: Path,
 ) -> None:

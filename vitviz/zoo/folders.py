@@ -30,7 +30,7 @@ from .architectures import (
     preprocessing_at_trained_size,
     preprocessing_of,
 )
-from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
+from .checkpoints import Checkpoint, check_kinds, digest_of, files_of, left_out_note
 from .files import CONFIG, check_adapter, read_json, weights_in, wrong_size
 from .open_clips import OPEN_CLIP_CONFIG, explain_image_tower_alone, load_open_clip
 from .planning import plan
@@ -73,6 +73,8 @@ WHOLES = {"clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "Siglip
 _HEADS = ("ForImageClassification", "ClassificationWithTeacher", "VisionModelWithProjection")
 #: Entries that would make transformers look for other files, or for code.
 _FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_implementation")
+#: A classifier in a file of weights; the class that config.json names may have none.
+_CLASSIFIER = re.compile(r"(?:\w+_)?classifier\.|(?:head|fc)\.")
 _MAX_LAYERS = 1000
 # timm's defaults, for a folder without a preprocessor_config.json.
 _USUAL: dict[str, Any] = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop_pct=0.875)
@@ -99,12 +101,14 @@ def load_transformers(
     if pretrained:
         file = weights_in(folder)
         check_kinds(files_of(file))  # transformers would read integers as if they were weights
-        module = _load_module(kind, configuration, folder, file, name)
+        module, left_out = _load_module(kind, configuration, folder, file, name)
         weights = Message(
             "{source}, sha256 {digest}",
             source=f"{source}, {file.name}",
             digest=digest_of(files_of(file)),
         )
+        if left_out:
+            weights += left_out_note(left_out)
         weights += positions
         weights += note
     else:
@@ -131,7 +135,7 @@ def _load_text_tower(folder: Path, name: str, pretrained: bool) -> TextTower:
     require_memory(size, name)
     module: Any
     if pretrained:
-        module = _load_module(kind, configuration, folder, weights_in(folder), name)
+        module, _ = _load_module(kind, configuration, folder, weights_in(folder), name)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -293,7 +297,10 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
     return Message(", relative positions resampled") if relative and first.kind == "global" else ""
 
 
-def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: str) -> nn.Module:
+def _load_module(
+    kind: Any, configuration: Any, folder: Path, file: Path, name: str
+) -> tuple[nn.Module, list[str]]:
+    """Load a class of transformers; return it, and the names of a classifier that it leaves out."""
     log: Any = import_module("transformers.utils.logging")
     verbosity = log.get_verbosity()
     log.set_verbosity_error()  # its table lists each weight of the other tower as unexpected
@@ -340,8 +347,7 @@ def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: 
                 key=key,
                 file=file.name,
             )
-    result: nn.Module = module
-    return result
+    return module, sorted(filter(_CLASSIFIER.match, report["unexpected_keys"]))
 
 
 _LARGEST = 10_000  # number in a configuration of timm
