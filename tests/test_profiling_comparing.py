@@ -81,6 +81,16 @@ def captured() -> list[list[Activations]]:
 # --- numbers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("measure", [profile, compare])
+def test_labels_are_read_alike_whatever_the_sample(measure: Any) -> None:
+    models, classes = MODELS[: 1 + (measure is compare)], MODELS[0].num_classes
+    from_one = [1 + number % classes for number in range(COUNT)]
+    words = f"The label {classes} of picture {classes} is none of the {classes} classes"
+    for seed in range(9):  # in most samples of one, no label is too large
+        with pytest.raises(ProfileError, match=words):
+            measure(*models, PICTURES, labels=from_one, limit=1, seed=seed)
+
+
 def test_differences_are_paired_by_picture(
     found: Comparison, captured: list[list[Activations]]
 ) -> None:

@@ -21,7 +21,7 @@ from .entries import Entry, EntrySource, ProfileError, spool_file
 from .heads import BY_PICTURE
 from .labels import LabelNumbers, number_labels
 from .measuring import PIECE, Piece, measure_piece
-from .pictures import list_pictures
+from .pictures import list_pictures, sample_entries
 from .results import Part, Profile, summary
 from .running import describe_run, hold_folder
 from .state import Moments, State, cka, hsic
@@ -407,15 +407,13 @@ def compare(
     else:
         notes: list[str] = []
         with spool_file() as spool:
-            entries = list_pictures(
-                pictures, labels=labels, limit=limit, seed=seed, notes=notes, spool=spool
-            )
+            entries = list_pictures(pictures, labels=labels, notes=notes, spool=spool)
             sides = []
             for one in (first, second):
                 own_entries, why_unlabelled = number_labels(entries, one, strict=labels is not None)
                 if why_unlabelled is not None:
                     notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
-                sides.append(_Side(one, own_entries))
+                sides.append(_Side(one, sample_entries(own_entries, limit, seed)))
             with hold_folder(None if out is None else Path(out)):
                 comparison = _compare_models(*sides, batch_size=batch_size, progress=progress)
                 comparison.first.about["notes"] = [*dict.fromkeys(notes)]

@@ -172,12 +172,23 @@ def list_pictures(
     ]
     if labels is not None:
         entries = label_entries(entries, labels, listing.folders)
-    if limit is not None and limit < len(entries):
-        if limit < 1:
-            raise ProfileError(f"Expected a limit of at least one picture, got {limit}.")
-        sample = np.random.default_rng(seed).choice(len(entries), limit, replace=False)
-        entries = [entries[number] for number in sorted(sample)]
-    return entries
+    return sample_entries(entries, limit, seed)
+
+
+def sample_entries(entries: list[Entry], limit: int | None, seed: int) -> list[Entry]:
+    """Return a random sample of `limit` entries in their order; all of them without a limit.
+
+    Raises
+    ------
+    ProfileError
+        When the limit is below 1.
+    """
+    if limit is None or limit >= len(entries):
+        return entries
+    if limit < 1:
+        raise ProfileError(f"Expected a limit of at least one picture, got {limit}.")
+    sample = np.random.default_rng(seed).choice(len(entries), limit, replace=False)
+    return [entries[number] for number in sorted(sample)]
 
 
 def source_names(entries: Iterable[Entry]) -> str:

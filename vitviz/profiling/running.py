@@ -30,7 +30,7 @@ from .entries import Entry, EntrySource, ProfileError, Sample, spool_file
 from .heads import BY_PICTURE, MutingKind, muting_values
 from .labels import LabelNumbers, number_labels
 from .measuring import COLUMNS, PIECE, Piece, measure_piece
-from .pictures import list_pictures, source_names
+from .pictures import list_pictures, sample_entries, source_names
 from .results import Part, Profile, load_profile, with_defaults
 from .state import State
 
@@ -190,10 +190,10 @@ def open_list(
     notes: list[str] = []
     with spool_file() as file:
         spool = file if engine == "local" else None
-        entries = list_pictures(
-            pictures, labels=labels, limit=limit, seed=seed, notes=notes, spool=spool
-        )
+        entries = list_pictures(pictures, labels=labels, notes=notes, spool=spool)
         entries, why_unlabelled = number_labels(entries, model, strict=labels is not None)
+        # Only now: labels are read alike whatever the sample. A part of 1..10 would pass for 0..9.
+        entries = sample_entries(entries, limit, seed)
         if why_unlabelled is not None:
             if labels is not None and model.num_classes:
                 raise ProfileError(why_unlabelled)
