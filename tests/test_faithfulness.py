@@ -337,6 +337,7 @@ def test_a_damaged_piece_is_named(folder: Path, tmp_path: Path) -> None:
         ({"methods": ["no such"]}, "got 'no such'"),
         ({"baseline": ["black"]}, "got 'black'"),
         ({"steps": 0}, "at least one step"),
+        ({"seed": -1}, "a seed of at least 0, got -1"),
         ({"orders": 0}, "at least one random order"),
         ({"labels": ["cat"] * 6}, "so the label cat cannot be matched"),
     ],

@@ -354,6 +354,7 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
         ((side, MODELS[1]), {}, "got one of each"),
         (MODELS, {}, "need pictures"),
         ((*MODELS, PICTURES[:4]), dict(batch_size=0), "at least one picture"),
+        ((*MODELS, PICTURES[:4]), dict(limit=2, seed=-1), "a seed of at least 0, got -1"),
     ]
     for given, options, words in calls:
         with pytest.raises(ProfileError, match=words) as caught:

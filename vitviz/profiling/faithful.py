@@ -19,6 +19,7 @@ from .entries import Entry, EntrySource, ProfileError, Sample
 from .judging import IS_BETTER_HIGH, JUDGED_AT_A_TIME, MAPS, RANDOM, Judgement, judge_piece
 from .labels import LabelNumbers
 from .measuring import COLUMNS
+from .pictures import check_seed
 from .running import (
     Engine,
     check_same,
@@ -276,6 +277,7 @@ def faithfulness(
     """
     maps = list(MAPS if methods is None else methods)
     _check_settings(model, maps, baseline, steps, orders, batch_size)
+    check_seed(seed)
     with open_list(
         model,
         pictures,

@@ -181,14 +181,20 @@ def sample_entries(entries: list[Entry], limit: int | None, seed: int) -> list[E
     Raises
     ------
     ProfileError
-        When the limit is below 1.
+        When the limit is below 1, or the seed below 0.
     """
     if limit is None or limit >= len(entries):
         return entries
     if limit < 1:
         raise ProfileError(f"Expected a limit of at least one picture, got {limit}.")
+    check_seed(seed)
     sample = np.random.default_rng(seed).choice(len(entries), limit, replace=False)
     return [entries[number] for number in sorted(sample)]
+
+
+def check_seed(seed: int) -> None:
+    if seed < 0:  # numpy raises an error of its own
+        raise ProfileError(f"Expected a seed of at least 0, got {seed}.")
 
 
 def source_names(entries: Iterable[Entry]) -> str:
