@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from vitviz.profiling.judging import (
     MAPS,
     area_under_roc,
     draw_map,
+    mask_of,
     patches_inside,
     random_orders,
     rank_correlation,
@@ -375,6 +377,15 @@ def test_boxes_and_masks_say_which_patches_lie_inside(folder: Path, tmp_path: Pa
     Image.new("L", (7, 7)).save(folder.parent / "masks" / "0_mask.png")
     with pytest.raises(ProfileError, match="7 x 7 pixels"):
         patches_inside(Entry("0", str(folder / "0.png")), masks, acts, image)
+
+
+@pytest.mark.parametrize(("of_picture", "of_mask"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_letters_of_a_mask_may_be_composed_or_not(
+    tmp_path: Path, of_picture: Any, of_mask: Any
+) -> None:
+    mask = tmp_path / normalize(of_mask, "경주_mask.png")
+    mask.touch()
+    assert mask_of(normalize(of_picture, "photos/경주.jpg"), str(tmp_path)) == mask
 
 
 def test_the_command_prints_the_table_and_names_skipped_pictures(

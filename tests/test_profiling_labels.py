@@ -5,6 +5,7 @@ import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -123,6 +124,26 @@ def test_a_comma_in_a_file_name_is_part_of_it(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(png(1))
     (tmp_path / "labels.csv").write_text("a, b.png,cat\nc, d.png,ship\n")
     assert numbers(list_pictures(tmp_path, labels=tmp_path / "labels.csv"), *ANIMALS) == [0, 3]
+
+
+@pytest.mark.parametrize(("of_file", "of_table"), [("NFD", "NFC"), ("NFC", "NFD")])
+@pytest.mark.parametrize(
+    "text", ["고양이/é.png,고양이\n강아지/é.png,강아지\n나.png,강아지\n", "é,고양이\n나,강아지\n"]
+)
+def test_letters_may_be_composed_or_not(
+    tmp_path: Path, of_file: Any, of_table: Any, text: str
+) -> None:
+    """macOS writes é and 고 in parts, and a spreadsheet writes them whole."""
+    names = ("강아지/나.png", "고양이/é.png", "강아지/é.png")[: len(text.splitlines())]
+    for seed, name in enumerate(names):
+        path = tmp_path / normalize(of_file, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(png(seed))
+    classes = [normalize(of_table, name) for name in ("강아지", "고양이")]
+    expected = [0, 0, 1] if len(names) == 3 else [0, 1]
+    assert numbers(list_pictures(tmp_path, labels=tmp_path), *classes) == expected
+    (tmp_path / "labels.csv").write_text(normalize(of_table, text), encoding="utf-8")
+    assert numbers(list_pictures(tmp_path, labels=tmp_path / "labels.csv"), *classes) == expected
 
 
 def test_an_empty_cell_is_a_picture_without_a_label(photos: Path) -> None:

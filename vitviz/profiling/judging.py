@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -241,6 +242,17 @@ def area_under_roc(map_: np.ndarray, inside: np.ndarray) -> float:
     return float(pairs / (inside.sum() * (~inside).sum()))
 
 
+def mask_of(picture: str, folder: str) -> Path | None:
+    """Return the mask of a picture's file in a folder; None if it has none.
+
+    Letters of its name may be composed or not: macOS writes é and 고 in parts.
+    """
+    stem = Path(picture).stem
+    stems = dict.fromkeys([stem, *(normalize(form, stem) for form in ("NFC", "NFD"))])
+    paths = (Path(folder) / f"{each}{end}" for end in ("_mask.png", ".png") for each in stems)
+    return next((path for path in paths if path.is_file()), None)
+
+
 def patches_inside(
     entry: Entry, masks: str, acts: Activations, image: Picture
 ) -> np.ndarray | None:
@@ -248,9 +260,7 @@ def patches_inside(
     if not isinstance(entry.source, str) or not isinstance(image, Image.Image):
         return None
     if Path(masks).is_dir():
-        stem = Path(entry.source).stem
-        paths = [Path(masks) / f"{stem}{ending}" for ending in ("_mask.png", ".png")]
-        path = next((path for path in paths if path.is_file()), None)
+        path = mask_of(entry.source, masks)
         if path is None:
             return None
         with Image.open(path) as file:

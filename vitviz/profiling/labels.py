@@ -7,6 +7,7 @@ meanings are named.
 import os
 import posixpath
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -106,6 +107,11 @@ def parse_label(value: Any) -> int | str | None:
     )
 
 
+def compose(text: str) -> str:
+    """Return a name with composed letters (NFC): macOS writes é and 고 in file names in parts."""
+    return unicodedata.normalize("NFC", text)
+
+
 def _text(value: Label) -> str:
     return "" if value is None else str(value)
 
@@ -147,8 +153,9 @@ class _Lookup:
 
     def __init__(self, entries: Sequence[Entry], folders: Iterable[str]) -> None:
         self.entries = entries
-        self.folders = {_slashes(os.path.abspath(printable(each or "."))) for each in folders}
-        self.names = [_full_name(entry) for entry in entries]
+        paths = (os.path.abspath(printable(each or ".")) for each in folders)
+        self.folders = {_slashes(compose(path)) for path in paths}
+        self.names = [compose(_full_name(entry)) for entry in entries]
         self.whole = _index(self.names)
         self.ends = _index(map(_last, self.names))
         self.stems = _index(_stem(_last(name)) for name in self.names)
@@ -159,6 +166,7 @@ class _Lookup:
         A path relative to one of the folders wins over the end of a longer path. With `stem`, the
         cell is a file's name without its ending.
         """
+        cell = compose(cell)
         if stem:
             return self.stems.get(cell, [])
         name = posixpath.normpath(_slashes(cell)) if cell else "."
@@ -406,12 +414,12 @@ def _class_numbers(
 
     If all labels are class names, they are read as names; if all are numbers, as numbers.
     """
-    names = _index(model.labels or ())
+    names = _index(map(compose, model.labels or ()))
     own = tuple(model.labels or ())
     count = model.num_classes
 
     def by_name(label: str) -> list[int]:
-        return names.get(label, [])
+        return names.get(compose(label), [])
 
     def by_number(label: str) -> list[int]:
         whole = _WHOLE.fullmatch(label)
