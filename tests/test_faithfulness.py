@@ -1,6 +1,7 @@
 """Faithfulness of maps over many pictures: its measures, its intervals, its runs and its files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -154,7 +155,7 @@ def test_pointing_and_overlap_are_those_of_quantus(folder: Path) -> None:
         with Image.open(folder / f"{number}.png") as file:
             image = file.convert("RGB")
         acts = vitviz.capture(model, image)
-        entry = Entry(source=str(folder / f"{number}.png"), place=(0, 0), name="", label=None)
+        entry = Entry(source=str(folder / f"{number}.png"), name="", label=None)
         inside = patches_inside(entry, str(masks), acts, image)
         assert inside is not None
         answer = result.pictures["answer"][number]
@@ -385,7 +386,23 @@ def test_letters_of_a_mask_may_be_composed_or_not(
 ) -> None:
     mask = tmp_path / normalize(of_mask, "경주_mask.png")
     mask.touch()
-    assert mask_of(normalize(of_picture, "photos/경주.jpg"), str(tmp_path)) == mask
+    entry = Entry("x", normalize(of_picture, "photos/경주.jpg"))
+    assert mask_of(entry, str(tmp_path)) == mask
+    assert mask_of(replace(entry, place=(0,)), str(tmp_path)) is None  # within a shard
+
+
+def test_a_mask_of_two_pictures_is_refused_and_a_folder_without_any(
+    folder: Path, tmp_path: Path
+) -> None:
+    masks = folder.parent / "masks"
+    (tmp_path / "dogs").mkdir()
+    (tmp_path / "none").mkdir()
+    picture(64, 48, seed=9).save(tmp_path / "dogs" / "1.png")
+    both = [folder / "1.png", tmp_path / "dogs"]
+    with pytest.raises(ProfileError, match=r"1_mask\.png may be for .*1\.png or .*dogs/1\.png"):
+        vitviz.faithfulness(model_of(), both, **FEW, masks=masks)
+    with pytest.raises(ProfileError, match="No picture has a mask in"):
+        vitviz.faithfulness(model_of(), folder, **FEW, masks=tmp_path / "none")
 
 
 def test_the_command_prints_the_table_and_names_skipped_pictures(

@@ -16,7 +16,15 @@ from ..common.files import assets, printable, replace_file
 from ..intervention import RANDOM_ORDERS, Removal
 from ..model import Model
 from .entries import Entry, EntrySource, ProfileError, Sample
-from .judging import IS_BETTER_HIGH, JUDGED_AT_A_TIME, MAPS, RANDOM, Judgement, judge_piece
+from .judging import (
+    IS_BETTER_HIGH,
+    JUDGED_AT_A_TIME,
+    MAPS,
+    RANDOM,
+    Judgement,
+    judge_piece,
+    mask_of,
+)
 from .labels import LabelNumbers
 from .measuring import COLUMNS
 from .pictures import check_seed
@@ -293,7 +301,8 @@ def faithfulness(
         own = dict(maps=maps, removals=list(baseline), steps=steps, orders=orders, seed=seed)
         own["masks"] = None if masks is None else str(masks)
         if masks is not None and Path(masks).is_dir():  # workers may have another folder
-            own["masks"] = os.path.abspath(masks)
+            own["masks"] = mask_folder = os.path.abspath(masks)
+            _check_masks(entries, mask_folder)
         about |= {"minibatch": JUDGED_AT_A_TIME, "settings": _SETTINGS, **own}
         folder = None if out is None else Path(out)
         if folder is not None and resume and (folder / "run.json").is_file():
@@ -341,6 +350,23 @@ def _check_settings(
         raise ProfileError(
             f"{model.name} does not answer with one of several classes, so there is no answer "
             "whose maps could be judged."
+        )
+
+
+def _check_masks(entries: Iterable[Entry], folder: str) -> None:
+    """Refuse a folder of masks if one of them may be for two pictures, or none is for any."""
+    entry_of: dict[Path, Entry] = {}
+    for entry in entries:
+        path = mask_of(entry, folder)
+        if path is not None and entry_of.setdefault(path, entry) is not entry:
+            raise ProfileError(
+                f"The mask {printable(path)} may be for {entry_of[path].name} or {entry.name}. "
+                "Give one of the pictures another name."
+            )
+    if not entry_of:
+        raise ProfileError(
+            f"No picture has a mask in {printable(folder)}. The mask of NAME.jpg is NAME_mask.png "
+            "or NAME.png."
         )
 
 

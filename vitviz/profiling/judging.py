@@ -242,12 +242,14 @@ def area_under_roc(map_: np.ndarray, inside: np.ndarray) -> float:
     return float(pairs / (inside.sum() * (~inside).sum()))
 
 
-def mask_of(picture: str, folder: str) -> Path | None:
-    """Return the mask of a picture's file in a folder; None if it has none.
+def mask_of(entry: Entry, folder: str) -> Path | None:
+    """Return the mask of a picture's own file in a folder; None if it has none.
 
     Letters of its name may be composed or not: macOS writes é and 고 in parts.
     """
-    stem = Path(picture).stem
+    if not isinstance(entry.source, str) or entry.place:  # within a shard
+        return None
+    stem = Path(entry.source).stem
     stems = dict.fromkeys([stem, *(normalize(form, stem) for form in ("NFC", "NFD"))])
     paths = (Path(folder) / f"{each}{end}" for end in ("_mask.png", ".png") for each in stems)
     return next((path for path in paths if path.is_file()), None)
@@ -260,7 +262,7 @@ def patches_inside(
     if not isinstance(entry.source, str) or not isinstance(image, Image.Image):
         return None
     if Path(masks).is_dir():
-        path = mask_of(entry.source, masks)
+        path = mask_of(entry, masks)
         if path is None:
             return None
         with Image.open(path) as file:
