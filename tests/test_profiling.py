@@ -500,6 +500,27 @@ def test_two_parts_merge_into_the_whole(whole: Profile) -> None:
     assert first.merge(second).about["source"] == "pictures in memory"
 
 
+def test_parts_whose_files_have_the_same_names_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two jobs, each of which measures the folder `part` of its own working directory."""
+    model, parts = own_model(), []
+    for job in range(2):
+        folder = tmp_path / str(job) / "part"
+        folder.mkdir(parents=True)
+        PICTURES[job].save(folder / "0.png")
+        (folder / "more.zip").touch()
+        monkeypatch.chdir(folder.parent)
+        parts.append(profile(model, "part"))
+    assert parts[0].about["list_sha256"] == parts[1].about["list_sha256"]
+    merged = parts[0].merge(parts[1])
+    assert merged.about["pictures"] == len({*merged.pictures["sha256"]}) == 2
+    assert len(merged.about["notes"]) == 2  # an archive of each part is not read
+    for part in (*parts, merged):
+        with pytest.raises(ProfileError, match="of the same list of pictures"):
+            merged.merge(part)
+
+
 def test_profiles_of_other_models_or_answers_do_not_merge() -> None:
     model = own_model()
     first = profile(model, PICTURES[:2])

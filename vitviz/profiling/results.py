@@ -390,7 +390,7 @@ class Profile:
             values = [with_defaults(each.about).get(key) for each in (self, other)]
             if values[0] != values[1] and None not in values:  # older profiles lack some
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
-        if {*self._lists} & {*other._lists}:
+        if {*self._lists} & {*other._lists} and self._shares_pictures(other):
             raise ProfileError("Two profiles of the same list of pictures cannot be merged.")
         about = dict(self.about)
         for key in ("pictures", "skipped", "seconds"):
@@ -398,6 +398,7 @@ class Profile:
         about["proof_error"] = max(self.about["proof_error"], other.about["proof_error"])
         about["refused_layers"] = self.about["refused_layers"] | other.about["refused_layers"]
         about["source"] = ", ".join(dict.fromkeys((self.about["source"], other.about["source"])))
+        about["notes"] = [*self.about.get("notes", ()), *other.about.get("notes", ())]
         about["merged_from"] = self._lists + other._lists
         about["list_sha256"] = None  # a merged profile cannot be resumed
         if "note" in other.about or self.about["pictures"] % self.about["minibatch"]:
@@ -440,6 +441,11 @@ class Profile:
         replace_file(place / "profile.html", page(self).encode(errors="backslashreplace"))
         # last: a folder with run.json is complete
         replace_file(place / "run.json", (json.dumps(self.about, indent=2) + "\n").encode())
+
+    def _shares_pictures(self, other: "Profile") -> bool:
+        """Whether a picture is in both: two folders may have files of the same names."""
+        digests = [{*each.pictures["sha256"]} - {None} for each in (self, other)]
+        return bool(digests[0] & digests[1])
 
     @property
     def _lists(self) -> list[str]:
