@@ -29,6 +29,7 @@ from vitviz.profiling import (
     Piece,
     Profile,
     ProfileError,
+    faithfulness,
     list_pictures,
     profile,
     running,
@@ -328,10 +329,17 @@ def test_another_run_does_not_go_on(
     assert_clear_error(caught.value)
 
 
-def test_no_picture_that_can_be_read_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"no picture")
-    with pytest.raises(ProfileError, match="None of the 1 pictures could be measured"):
-        profile(example("plain"), tmp_path)
+@pytest.mark.parametrize("measure", [profile, faithfulness])
+def test_no_picture_that_can_be_read_is_an_error(tmp_path: Path, measure: Any) -> None:
+    """Nothing of it stays: once the picture can be read, the same command measures it."""
+    few = dict(methods=["attention"], steps=1, orders=1) if measure is faithfulness else {}
+    file = tmp_path / "a.png"
+    file.write_bytes(b"no picture")
+    for out in (None, tmp_path / "out"):
+        with pytest.raises(ProfileError, match="None of the 1 pictures could be measured"):
+            measure(own_model(), file, out=out, **few)
+    picture(64, 48).save(file)
+    assert measure(own_model(), file, out=tmp_path / "out", **few).about["skipped"] == 0
 
 
 # --- labels ------------------------------------------------------------------------------------

@@ -324,7 +324,7 @@ def faithfulness(
                 _read_piece,
             )
             about["seconds"] = round(time.monotonic() - start_time, 1)
-            result = _gather(about, [*read_pieces()])
+            result = _gather(about, [*read_pieces()], folder)
             if folder is not None:
                 result.save(folder)
                 shutil.rmtree(folder / "pieces")
@@ -391,13 +391,17 @@ def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) 
     return piece
 
 
-def _gather(about: dict[str, Any], pieces: Sequence[Judgement]) -> Faithfulness:
+def _gather(
+    about: dict[str, Any], pieces: Sequence[Judgement], folder: Path | None
+) -> Faithfulness:
     table = {name: [each for piece in pieces for each in piece.table[name]] for name in COLUMNS}
     values = {
         name: np.concatenate([piece.values[name] for piece in pieces]) for name in pieces[0].values
     }
     skipped = [why for why in table["skipped"] if why is not None]
     if len(skipped) == about["pictures"]:
+        if folder is not None:
+            shutil.rmtree(folder / "pieces")  # else a second run would not read the pictures again
         raise ProfileError(f"None of the {len(skipped)} pictures could be measured: {skipped[0]}")
     refusals: dict[str, str] = {}
     for piece in pieces:

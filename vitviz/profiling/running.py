@@ -340,6 +340,8 @@ def _gather(
         about["refused_layers"] |= piece.refusals
     if about["skipped"] == about["pictures"]:
         first = next(why for table, _ in parts() for why in table["skipped"])
+        if folder is not None:
+            shutil.rmtree(folder / "pieces")  # else a second run would not read the pictures again
         raise ProfileError(f"None of the {about['pictures']} pictures could be measured: {first}")
     profile = Profile(about, state, parts)
     if folder is None:
