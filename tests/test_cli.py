@@ -172,6 +172,18 @@ def measuring(command: str, weights: Path, named: str, out: Path) -> list[str]:
     return ["compare", *[f"test_vit={file}"] * 2, pictures, f"--out={out}"]
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [([], "A template needs phrases. Add --words"), (["--words=a.npz"], "a.npz holds vectors")],
+)
+def test_a_template_without_phrases_is_refused(
+    weights: Path, tmp_path: Path, capsys: Any, words: list[str], reason: str
+) -> None:
+    command = measuring("profile", weights, "mine.safetensors", tmp_path / "out")
+    assert cli.main([*command, "--template", "a photo of a {}.", *words]) == 2
+    assert capsys.readouterr().err.startswith(reason)
+
+
 @pytest.mark.parametrize("answers", [None, "labels", "values", "embedding"])
 @pytest.mark.parametrize("command", ["profile", "compare"])
 def test_answers_say_what_the_outputs_of_weights_mean(

@@ -154,6 +154,8 @@ def measure_named(
 
 def _load_named(arguments: argparse.Namespace) -> "Model":
     """Load the model that the arguments of `add_model_and_pictures` name, with its words."""
+    if arguments.template and arguments.words is None:
+        raise OptionError("A template needs phrases. Add --words FILE, or leave out --template.")
     model = load_with(arguments, arguments.model, arguments.checkpoint)
     if arguments.words is not None:
         model = give_words(model, arguments.words, arguments.template)

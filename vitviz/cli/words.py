@@ -41,13 +41,19 @@ def give_words(model: "Model", file: Path, templates: list[str] | None) -> "Mode
     Raises
     ------
     MessageError
-        When the file cannot be read, or the model cannot take its words.
+        When the file cannot be read, the model cannot take its words, or there are templates for
+        vectors.
     """
     from ..common.tables import read_text
     from ..model.text import phrases_in
     from ..model.words import Words
 
     if file.suffix == ".npz":
+        if templates:
+            raise MessageError(
+                f"{printable(file)} holds vectors, and a template needs phrases. Leave out "
+                "--template, or give the file of phrases."
+            )
         return model.with_words(Words.read(file))
     return model.with_words(phrases_in(read_text(file)), templates or "{}")
 
