@@ -351,6 +351,8 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
     side = profile(MODELS[0], PICTURES[:4])
     calls: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((side, side, PICTURES[:4]), {}, "Leave out `pictures`"),
+        ((side, side), dict(labels=LABELS[:4]), "Leave out `labels` and `limit`"),
+        ((side, side), dict(limit=2), "Leave out `labels` and `limit`"),
         ((side, MODELS[1]), {}, "got one of each"),
         (MODELS, {}, "need pictures"),
         ((*MODELS, PICTURES[:4]), dict(batch_size=0), "at least one picture"),

@@ -397,6 +397,11 @@ def compare(
     if isinstance(first, Profile) and isinstance(second, Profile):
         if pictures is not None:
             raise ProfileError("Two profiles have pictures of their own. Leave out `pictures`.")
+        if labels is not None or limit is not None:
+            raise ProfileError(
+                "Two profiles have the labels and the sample with which they were measured. Leave "
+                "out `labels` and `limit`, or measure again."
+            )
         comparison = _compare_profiles(first, second)
     elif isinstance(first, Profile) or isinstance(second, Profile):
         raise ProfileError("Expected two models or two profiles, got one of each.")
