@@ -352,6 +352,13 @@ def test_settings_that_do_not_fit_are_refused(
         vitviz.faithfulness(model_of(), folder, **options)
 
 
+def test_one_picture_has_values_and_no_means(folder: Path) -> None:
+    result = vitviz.faithfulness(model_of(), folder / "0.png", **FEW)
+    assert np.isfinite(result.values["deletion_mean"]).all()
+    assert result.means == {}
+    assert result.table() == "Means and their intervals need at least two measured pictures."
+
+
 def test_a_model_without_classes_is_refused(folder: Path) -> None:
     module = timm.create_model(NAMES[0], depth=1, num_classes=0, img_size=(48, 64))
     with pytest.raises(ProfileError, match="does not answer with one of several classes"):

@@ -124,6 +124,8 @@ class Faithfulness:
 
     def table(self) -> str:
         """Return all means with their intervals as text."""
+        if not self.means:
+            return "Means and their intervals need at least two measured pictures."
         lines = []
         for measure, by_map in self.means.items():
             best = {True: "more is better", False: "less is better", None: "near 0 it changes"}
