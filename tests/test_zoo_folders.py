@@ -255,6 +255,8 @@ def test_the_crop_of_an_architecture_belongs_to_its_own_size(tmp_path: Path) -> 
     tuned = load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "tuned.pth")
     assert (tuned.preprocess.input_size, tuned.preprocess.crop_pct) == ((64, 64), 1.0)
     assert "without the crop of the architecture" in tuned.weights
+    same = load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "tuned.pth", image_size=64)
+    assert (same.preprocess, same.weights) == (tuned.preprocess, tuned.weights)
     asked = load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "tuned.pth", image_size=96)
     assert asked.preprocess.crop_pct == 0.9  # of the size that it is asked for nothing is known
     folder = tmp_path / "folder"

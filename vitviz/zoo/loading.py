@@ -388,7 +388,7 @@ def _load_timm(
     note: Message | str = ""
     if own_plan.size is None and file is not None:
         note = Message(", input size of the architecture, as the file does not tell it")
-    elif size is None and file is not None:
+    elif size in (None, own_plan.trained) and file is not None:
         own, note = preprocessing_at_trained_size(own, own_plan.architecture)
     return Model(
         module.eval().requires_grad_(False),
