@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_clear_error, assert_same_answer, timm_module
+from examples import assert_clear_error, assert_same_answer, randomise, timm_module
 from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
@@ -245,6 +245,29 @@ def test_a_comma_is_part_of_a_name(tmp_path: Path) -> None:
     for text in ("tench, Tinca\nfox, red\n\n", '"tench, Tinca"\n"fox, red"\n'):
         (tmp_path / "names.txt").write_text(text)
         assert read_labels(tmp_path / "names.txt") == ("tench, Tinca", "fox, red")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "has_own_norm", "built"),
+    [("avg", False, "token"), ("max", True, "avg"), ("avg", True, None), ("token", False, None)],
+)
+def test_another_pooling_than_the_configurations_is_refused(
+    tmp_path: Path, pooling: str, has_own_norm: bool, built: str | None
+) -> None:
+    """Older versions of timm save no model_args, with which the pooling would be built."""
+    options: Any = dict(global_pool=pooling) if has_own_norm else {}
+    module = module_of(**options)
+    module.reset_classifier(3, pooling)
+    randomise(module)
+    saved(module, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_bytes())
+    assert config.pop("model_args")["global_pool"] == config["global_pool"] == pooling
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if built is None:
+        assert_same_answer(load_model(tmp_path), module)
+        return
+    with pytest.raises(ModelError, match=f"pooling {pooling}, and would be built with {built}"):
+        load_model(tmp_path)
 
 
 def test_the_crop_of_an_architecture_belongs_to_its_own_size(tmp_path: Path) -> None:

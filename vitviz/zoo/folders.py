@@ -33,7 +33,7 @@ from .architectures import (
 from .checkpoints import Checkpoint, check_kinds, digest_of, files_of, left_out_note
 from .files import CONFIG, check_adapter, read_json, weights_in, wrong_size
 from .open_clips import OPEN_CLIP_CONFIG, explain_image_tower_alone, load_open_clip
-from .planning import plan
+from .planning import Plan, plan
 from .processors import check_preprocessing, preprocessing_in_folder
 from .resampling import InputSize, resampling_note
 from .texts import tokenizer_in
@@ -424,6 +424,8 @@ def _load_timm(
     if file is None and isinstance(config.get("num_classes"), int):
         options["num_classes"] = config["num_classes"]
     own_plan = plan(architecture, file, size, options=options, stated=own.input_size)
+    if file is not None:
+        _check_pooling(config.get("global_pool"), own_plan, name)
     if own_plan.trained is not None:
         own = replace(own, input_size=own_plan.trained)
     if file is not None and settings.get("crop_pct") is None:
@@ -448,6 +450,24 @@ def _load_timm(
         labels=labels,
         embedding_widths=embedding_widths(architecture),
     )
+
+
+def _check_pooling(stated: Any, own_plan: Plan, name: str) -> None:
+    """Refuse weights of a classifier that read another pooling than the model would have.
+
+    timm writes the pooling for information; older versions keep no model_args beside it.
+    """
+    outline: Any = build_outline(own_plan.architecture, own_plan.options)
+    built = getattr(outline, "global_pool", None)
+    is_known = isinstance(stated, str) and isinstance(built, str)
+    if is_known and stated != built and outline.num_classes:
+        raise ModelError(
+            "{name} was saved with the pooling {stated}, and would be built with {built}. Build "
+            "the model in Python, and give it to vitviz.watch.",
+            name=name,
+            stated=stated,
+            built=built,
+        )
 
 
 def _arguments(arguments: Any, name: str) -> dict[str, Any]:
