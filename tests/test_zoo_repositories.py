@@ -144,7 +144,11 @@ def test_without_the_network_no_image_processor_is_made_up(weights_alone: HubSer
 
 
 def test_a_repository_may_be_sharded(
-    server: HubServer, cache: Path, module: Any, tmp_path: Path
+    server: HubServer,
+    cache: Path,
+    module: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     save_for_hf(module, str(tmp_path), model_config={}, safe_serialization=True)
     (tmp_path / "model.safetensors").unlink()
@@ -163,6 +167,9 @@ def test_a_repository_may_be_sharded(
     server.close()
     assert zoo.on_disk(NAME)
     assert load_model(NAME).weights == model.weights
+    size = sum((tmp_path / shard).stat().st_size for shard in shards)
+    assert cli.main(["fetch", NAME]) == 0
+    assert capsys.readouterr().out == f"{NAME}: {size / 1e6:.1f} MB, on disk.\n"
 
 
 def test_an_index_of_a_repository_names_no_file_outside_it(

@@ -138,7 +138,7 @@ CHECKS: Mapping[str, Callable[[], str]] = {
 def run_fetch(arguments: argparse.Namespace) -> int:
     """Download into the cache; the exit code is 1 if a download failed, 130 after Ctrl-C."""
     from ..zoo import ModelError
-    from ..zoo.checkpoints import shipped_names
+    from ..zoo.checkpoints import files_of, shipped_names
 
     allow_interrupts()
     code = 0
@@ -155,7 +155,8 @@ def run_fetch(arguments: argparse.Namespace) -> int:
             print(f"{name}: cancelled.", file=sys.stderr)
             return STOPPED
         else:
-            print(f"{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
+            size = sum(file.stat().st_size for file in files_of(path))
+            print(f"{name}: {size / 1e6:,.1f} MB, on disk.")
     return code
 
 
