@@ -347,6 +347,16 @@ def test_profiles_over_other_pictures_are_refused(others: list[Image.Image], wor
     assert_clear_error(caught.value)
 
 
+def test_profiles_with_other_labels_are_refused() -> None:
+    """As if the file of labels was corrected after the first of the two."""
+    corrected = [*LABELS[:3], (LABELS[3] + 1) % 5]
+    first = profile(MODELS[0], PICTURES[:4], labels=LABELS[:4])
+    second = profile(MODELS[1], PICTURES[:4], labels=corrected)
+    with pytest.raises(ProfileError, match="picture 4 has the label 3 in A and 4 in B") as caught:
+        compare(first, second)
+    assert_clear_error(caught.value)
+
+
 def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
     side = profile(MODELS[0], PICTURES[:4])
     calls: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [

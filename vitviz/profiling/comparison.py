@@ -539,6 +539,13 @@ def _compare_profiles(first: Profile, second: Profile) -> Comparison:
     if len(left_out) == len(names):
         raise ProfileError("The two profiles have no picture that both measured.")
     reasons = incompatibilities(first, second)
+    if "answers" not in reasons:
+        for name, one, other in zip(names, tables[0]["label"], tables[1]["label"], strict=True):
+            if None not in (one, other) and one != other:
+                raise ProfileError(
+                    f"{name} has the label {one} in A and {other} in B, so their accuracies are "
+                    "over other labels. Measure both with the same labels."
+                )
     reasons["cka"] = (
         "CKA between two models needs the tokens of both at once, which profiles do not keep."
     )
