@@ -273,16 +273,22 @@ def patches_inside(
                 f"{image.width} x {image.height} as in its picture."
             )
     else:
+        box = _box(entry, masks)
+        if box is None:
+            return None
         mask = Image.new("L", image.size)
-        left, top, right, bottom = (round(edge) for edge in _box(entry, masks))
+        left, top, right, bottom = (round(edge) for edge in box)
         mask.paste(255, (left, top, right, bottom))
     rows, cols = acts.grid
     small = mask.resize((cols, rows), Image.Resampling.BOX, box=acts.crop)
     return np.asarray(small) > 127
 
 
-def _box(entry: Entry, column: str) -> Sequence[float]:
-    """Read the box [left, top, right, bottom] of a picture of a parquet file, in its pixels."""
+def _box(entry: Entry, column: str) -> Sequence[float] | None:
+    """Read the box [left, top, right, bottom] of a picture of a parquet file, in its pixels.
+
+    None where the cell is empty.
+    """
     path = str(entry.source)
     names = parquet_file(path).schema_arrow.names if path.endswith(".parquet") else []
     if column not in names:
@@ -291,6 +297,6 @@ def _box(entry: Entry, column: str) -> Sequence[float]:
             "right, bottom]."
         )
     box = parquet_file(path).read(columns=[column])[column][entry.place[0]].as_py()
-    if not isinstance(box, list) or len(box) != 4:
+    if box is not None and (not isinstance(box, list) or len(box) != 4):
         raise ProfileError(f"Expected boxes of four numbers in {column} of {path}, got {box!r}.")
     return box
