@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from examples import picture
+from numpy.testing import assert_array_equal
 from PIL import Image
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
@@ -387,6 +388,35 @@ def test_boxes_and_masks_say_which_patches_lie_inside(folder: Path, tmp_path: Pa
     Image.new("L", (7, 7)).save(folder.parent / "masks" / "0_mask.png")
     with pytest.raises(ProfileError, match="7 x 7 pixels"):
         patches_inside(Entry("0", str(folder / "0.png")), masks, acts, image)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_boxes_and_masks_are_in_pixels_of_the_file(tmp_path: Path, orientation: int) -> None:
+    """A picture with a side above 2048 pixels is reduced as it is read."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    high, wide = 2400, 3200  # upright: 3 x 4 patches of 800 pixels
+    size = (wide, high) if orientation == 1 else (high, wide)
+    stored, exif = Image.new("RGB", size), Image.Exif()
+    exif[274] = orientation
+    stored.save(tmp_path / "a.jpg", exif=exif)
+    rows = {"image": [(tmp_path / "a.jpg").read_bytes()], "box": [[2400, 1600, 3200, 2400]]}
+    parquet.write_table(pa.table(rows), tmp_path / "boxes.parquet")
+    mask = Image.new("L", (wide, high))
+    mask.paste(255, (2400, 1600, 3200, 2400))
+    mask.save(tmp_path / "a_mask.png")
+    model = model_of()
+    image = vitviz.open_image(tmp_path / "a.jpg")
+    acts = vitviz.capture(model, image)
+    assert (image.size, acts.grid) == ((2048, 1536), (3, 4))
+    expected = np.zeros((3, 4), bool)
+    expected[2, 3] = True
+    for entry, masks in (
+        (Entry("x", str(tmp_path / "boxes.parquet"), (0,)), "box"),
+        (Entry("a", str(tmp_path / "a.jpg")), str(tmp_path)),
+    ):
+        assert_array_equal(patches_inside(entry, masks, acts, image), expected)
 
 
 @pytest.mark.parametrize(("of_picture", "of_mask"), [("NFD", "NFC"), ("NFC", "NFD")])

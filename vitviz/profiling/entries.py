@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..common.files import printable
-from ..common.images import ImageError, open_image
+from ..common.images import LONG_SIDE, ImageError, open_image
 from ..common.language import MessageError, reason_of, shorten
 from ..model.origin import picture_digest
 
@@ -209,6 +209,27 @@ def read_all(entries: Iterable[Entry]) -> Iterator[tuple[Image.Image | Tensor, s
 
 def _open(data: bytes) -> tuple[Image.Image, str]:
     return open_image(data), picture_digest(data)
+
+
+def size_in_file(entry: Entry, image: Image.Image) -> tuple[int, int]:
+    """Return width and height of an upright picture in its file: `open_image` reduces a large one.
+
+    Parameters
+    ----------
+    entry : Entry
+        Of a file, or of a row of a parquet file.
+    image : PIL.Image
+        As it was read from there.
+    """
+    if max(image.size) < LONG_SIDE:
+        return image.size
+    path = str(entry.source)
+    is_row = Path(path).suffix.lower() == ".parquet"
+    data = io.BytesIO(_cell(path, entry.place[0], picture_column(path))) if is_row else path
+    with Image.open(data) as file:  # reads the header alone
+        width, height = file.size
+    is_turned = (width > height) != (image.width > image.height)
+    return (height, width) if is_turned else (width, height)
 
 
 # --- parquet: one picture per row, or sheets of tiles -------------------------------------------

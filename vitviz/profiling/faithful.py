@@ -254,7 +254,7 @@ def faithfulness(
     masks : path or str, optional
         A folder with the mask `NAME_mask.png` or `NAME.png` of the picture `NAME.jpg`, white where
         the object is; or the name of a parquet column with boxes [left, top, right, bottom] in
-        pixels. A patch is inside if the mask covers more than half of it.
+        pixels of the picture's file. A patch is inside if the mask covers more than half of it.
     steps : int
         Of the curves, from the whole picture to none of it.
     orders : int

@@ -22,7 +22,7 @@ from ..intervention import Removal, random_map, removal_areas
 from ..model import Model
 from ..model.families import ModelError
 from ..model.inputs import Picture
-from .entries import Entry, ProfileError, parquet_file
+from .entries import Entry, ProfileError, parquet_file, size_in_file
 from .measuring import COLUMNS
 
 # Pictures; each takes seconds to minutes, and a stopped run loses those of one piece.
@@ -267,20 +267,24 @@ def patches_inside(
             return None
         with Image.open(path) as file:
             mask = file.convert("L")
-        if mask.size != image.size:
+        width, height = size_in_file(entry, image)
+        if mask.size not in (image.size, (width, height)):
             raise ProfileError(
                 f"The mask {path} has {mask.width} x {mask.height} pixels, expected "
-                f"{image.width} x {image.height} as in its picture."
+                f"{width} x {height} as in its picture."
             )
     else:
         box = _box(entry, masks)
         if box is None:
             return None
-        mask = Image.new("L", image.size)
-        left, top, right, bottom = (round(edge) for edge in box)
-        mask.paste(255, (left, top, right, bottom))
+        mask = Image.new("L", size_in_file(entry, image))
+        x0, y0, x1, y1 = (round(edge) for edge in box)
+        mask.paste(255, (x0, y0, x1, y1))
     rows, cols = acts.grid
-    small = mask.resize((cols, rows), Image.Resampling.BOX, box=acts.crop)
+    left, top, right, bottom = acts.crop
+    x, y = mask.width / image.width, mask.height / image.height
+    crop = left * x, top * y, right * x, bottom * y
+    small = mask.resize((cols, rows), Image.Resampling.BOX, box=crop)
     return np.asarray(small) > 127
 
 
