@@ -329,6 +329,16 @@ def test_another_run_does_not_go_on(
     assert_clear_error(caught.value)
 
 
+def test_a_run_does_not_go_on_with_another_kind_of_answers(folder: Path, tmp_path: Path) -> None:
+    """Else a part of the pictures would have answers, and the others none."""
+    model = own_model()
+    profile(model, folder / "00.png", out=tmp_path / "out")
+    model.answers = "labels"
+    with pytest.raises(ProfileError, match="has another kind of answers") as caught:
+        profile(model, folder / "00.png", out=tmp_path / "out", resume=True)
+    assert_clear_error(caught.value)
+
+
 @pytest.mark.parametrize("measure", [profile, faithfulness])
 def test_no_picture_that_can_be_read_is_an_error(tmp_path: Path, measure: Any) -> None:
     """Nothing of it stays: once the picture can be read, the same command measures it."""

@@ -46,6 +46,7 @@ _SETTINGS = (
     "minibatch",
     "importance",
     "list_of_words",
+    "answers",
     "sinks",
 )
 
@@ -442,9 +443,10 @@ def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
     """Raise a ProfileError if the run in a folder has other settings."""
     for key in (*_SETTINGS, *now.get("settings", ())):
         if with_defaults(before).get(key) != with_defaults(now)[key]:
+            what = "kind of answers" if key == "answers" else key.replace("_", " ")
             raise ProfileError(
-                f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot be "
-                "resumed. Use the same settings, or name another folder."
+                f"The run in {folder} has another {what}, so it cannot be resumed. Use the same "
+                "settings, or name another folder."
             )
 
 
