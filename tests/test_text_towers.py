@@ -751,6 +751,13 @@ def test_a_profile_has_the_accuracy_of_words(
         found.merge(other)
 
 
+def test_a_run_does_not_go_on_with_other_phrases(tmp_path: Path) -> None:
+    model, out = watched(*EVERY[0]), tmp_path / "out"
+    vitviz.profile(model.with_words(["dog", "cat"]), picture(), out=out)
+    with pytest.raises(ProfileError, match="has another list of words"):
+        vitviz.profile(model.with_words(["dog", "wolf"]), picture(), out=out, resume=True)
+
+
 @pytest.mark.parametrize("case", [EVERY[0], EVERY[6], EVERY[9]])
 def test_the_parts_of_a_model_sum_to_the_logit_of_a_phrase(case: tuple[str, str]) -> None:
     model = watched(*case).with_words(PHRASES)

@@ -454,7 +454,7 @@ def describe_run(
     model: Model, entries: Sequence[Entry], batch_size: int, importance: Sequence[MutingKind]
 ) -> dict[str, Any]:
     """Describe a run, as `run.json` holds it before anything is measured."""
-    weight = next(model.module.parameters())
+    weight, words = next(model.module.parameters()), model.words
     about = {
         "model": model.name,
         "provenance": model.provenance,
@@ -462,7 +462,7 @@ def describe_run(
         "weights_sha256": weights_digest(model.module),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "labels": model.labels,
-        "list_of_words": None if model.words is None else str(model.words.provenance),
+        "list_of_words": None if words is None else f"{words.provenance}: {'; '.join(words.names)}",
         "num_classes": model.num_classes,
         "answers": model.answers,
         "one_answer": model.has_one_answer,
