@@ -374,8 +374,8 @@ def test_boxes_and_masks_say_which_patches_lie_inside(folder: Path, tmp_path: Pa
     image = vitviz.open_image((folder / "0.png").read_bytes())
     acts = vitviz.capture(model, image)
     path = tmp_path / "boxes.parquet"
-    boxes = [[0, 0, 1, 1], [0, 0, 40, 64], None]
-    rows = {"image": [(folder / "0.png").read_bytes()] * 3, "box": boxes}
+    boxes = [[0, 0, 1, 1], [0, 0, 40, 64], None, [40, 0, 0, 64]]
+    rows = {"image": [(folder / "0.png").read_bytes()] * 4, "box": boxes}
     parquet.write_table(pa.table(rows), path)
     by_box = patches_inside(Entry("x", str(path), (1,)), "box", acts, image)
     by_mask = patches_inside(Entry("0", str(folder / "0.png")), masks, acts, image)
@@ -383,6 +383,8 @@ def test_boxes_and_masks_say_which_patches_lie_inside(folder: Path, tmp_path: Pa
     assert np.array_equal(by_box, expected)  # type: ignore[arg-type]
     assert np.array_equal(by_mask, expected)  # type: ignore[arg-type]
     assert patches_inside(Entry("x", str(path), (2,)), "box", acts, image) is None  # an empty cell
+    with pytest.raises(ProfileError, match=r"got \[40, 0, 0, 64\]"):
+        patches_inside(Entry("x", str(path), (3,)), "box", acts, image)
     with pytest.raises(ProfileError, match="neither a folder of masks nor a column"):
         patches_inside(Entry("x", str(path), (1,)), "no such", acts, image)
     Image.new("L", (7, 7)).save(folder.parent / "masks" / "0_mask.png")

@@ -285,7 +285,7 @@ def faithfulness(
     Attention by Excitation Backprop", ECCV 2016 (the pointing game); Adebayo et al., "Sanity Checks
     for Saliency Maps", NeurIPS 2018 (random weights).
     """
-    maps = list(MAPS if methods is None else methods)
+    maps = list(dict.fromkeys(MAPS if methods is None else methods))
     _check_settings(model, maps, baseline, steps, orders, batch_size)
     check_seed(seed)
     with open_list(

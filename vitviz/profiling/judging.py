@@ -301,6 +301,10 @@ def _box(entry: Entry, column: str) -> Sequence[float] | None:
             "right, bottom]."
         )
     box = parquet_file(path).read(columns=[column])[column][entry.place[0]].as_py()
-    if box is not None and (not isinstance(box, list) or len(box) != 4):
-        raise ProfileError(f"Expected boxes of four numbers in {column} of {path}, got {box!r}.")
+    if box is None:
+        return None
+    if not isinstance(box, list) or len(box) != 4 or box[0] > box[2] or box[1] > box[3]:
+        raise ProfileError(
+            f"Expected boxes [left, top, right, bottom] in {column} of {path}, got {box!r}."
+        )
     return box
