@@ -223,7 +223,7 @@ def test_the_query_has_a_box(query: int, place: tuple[float, float]) -> None:
 def test_axes_name_their_component_and_patches_at_one_place_have_axes() -> None:
     figure = scatter(np.zeros((12, 2)))
     assert figure.layout.xaxis.title.text == "component 2 (40 % of the variance)"
-    assert figure.layout.yaxis.title.text == "component 3 (12 % of the variance)"
+    assert figure.layout.yaxis.title.text == "component 3 (13 % of the variance)"
     assert np.isfinite([*figure.layout.xaxis.range, *figure.layout.yaxis.range]).all()
     assert figure.layout.xaxis.range[0] < 0 < figure.layout.xaxis.range[1]
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -205,8 +206,11 @@ def test_an_upload_has_its_own_maps_on_every_page(page: "Page", server: Server) 
         until(page, partial(are_others, sample[name]))
 
 
-def test_an_upload_stays_where_the_answer_takes_long(page: "Page", server: Server) -> None:
+def test_an_upload_stays_where_the_answer_takes_long(
+    visit: "Callable[[], Page]", server: Server
+) -> None:
     """What the page sends before it has the answer holds its menus as they were."""
+    page = visit()
     sockets: list[WebSocketRoute] = []
     held: list[str | bytes] = []
     holds = False
