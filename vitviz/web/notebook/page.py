@@ -1,5 +1,6 @@
 """Show a component as a page of HTML in the output of a notebook cell."""
 
+import operator
 from html import escape
 from typing import Any, Literal
 
@@ -51,4 +52,9 @@ def check_option(
         raise ValueError(f"Expected a head in 0..{info.num_heads - 1}, got {head}.")
     if query is not None:
         query = token_number(query, prefix=info.prefix, grid=info.query_grid)
-    return {"layer": layer, "head": head, "query": query}
+    # numpy's integers, as of an argmax, cannot be written as JSON
+    return {
+        "layer": operator.index(layer),
+        "head": None if head is None else operator.index(head),
+        "query": query,
+    }
