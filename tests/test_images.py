@@ -369,6 +369,20 @@ def test_grey_of_12_bits_is_scaled_not_clipped() -> None:
     assert np.abs(grey - np.arange(256)).max() <= 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "top", "kind"), [("uint8", 255, 1), ("<u2", 65535, 1), ("<f4", 1, 3)]
+)
+def test_white_is_zero_in_a_tiff_that_says_so(dtype: str, top: int, kind: int) -> None:
+    """As in scans of X-ray films; Pillow writes none deeper than 8 bits."""
+    values = np.linspace(0, top, 256).astype(dtype)
+    tags = {256: 256, 257: 1, 258: 8 * values.itemsize, 259: 1, 262: 0, 273: 8 + 2 + 10 * 12 + 4}
+    tags |= {277: 1, 278: 1, 279: values.nbytes, 339: kind}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    data = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4)
+    grey = np.asarray(open_image(data + values.tobytes()))[0, :, 0].astype(int)
+    assert np.abs(grey - np.arange(255, -1, -1)).max() <= 1
+
+
 def test_constant_and_infinite_floats_open() -> None:
     for value in (0.5, 7.0, math.inf, math.nan):
         assert open_image(saved(Image.new("F", (4, 4), value), "TIFF")).size == (4, 4)

@@ -321,7 +321,8 @@ def _to_eight_bit_colour(colour: object, depth: int) -> object:
 
 def _to_eight_bit_grey(picture: Image.Image) -> Image.Image:
     """Scale grey: white is the full 12 or 16 bits, or the smallest usual maximum that fits."""
-    twelve = picture.format == "TIFF" and cast(Any, picture).tag_v2[258] == (12,)
+    tags = cast(Any, picture).tag_v2 if picture.format == "TIFF" else {}
+    twelve, is_white_zero = tags.get(258) == (12,), tags.get(262) == 0
     usual = {"F": (1.0,), "I": (255.0, 65535.0)}.get(picture.mode, (4095.0 if twelve else 65535.0,))
     picture = _shrink(picture if picture.mode in "IF" else picture.convert("I"))
     low, high = cast(tuple[float, float], picture.getextrema())
@@ -330,7 +331,9 @@ def _to_eight_bit_grey(picture: Image.Image) -> Image.Image:
     low, high = next(((0.0, top) for top in usual if low >= 0 and high <= top * 1.001), (low, high))
     scale = 255 / (high - low) if high > low else 0.0
     picture = picture.convert("F").point(lambda value: value * scale + (0.5 - low * scale))
-    return picture.convert("L")
+    picture = picture.convert("L")
+    # Pillow itself inverts such TIFFs with up to 8 bits, and no deeper ones.
+    return picture.point(lambda level: 255 - level) if is_white_zero else picture
 
 
 def _shrink(picture: Image.Image) -> Image.Image:
