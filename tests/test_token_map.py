@@ -13,7 +13,7 @@ from examples import example, narrow_stages, picture, watched
 from node import evaluate
 from pages.driver import schema
 
-from vitviz import capture
+from vitviz import DropPatches, ModelError, capture, plots
 from vitviz.common.language import as_percent
 from vitviz.web.token_map import (
     Frame,
@@ -436,3 +436,14 @@ def test_the_reading_of_a_capture_is_its_attention(name: str, direction: str, ru
         assert ten.startswith(f"The 10 strongest of {len(patches)} patches take ")
         assert_share(ten, float(np.sort(patches)[-10:].sum()), 10 * step)
         assert_share(together, 1, len(patches) * step / 4)
+
+
+def test_no_token_map_is_drawn_where_patches_were_dropped() -> None:
+    """Its tokens would stand in the places of other patches."""
+    mask = np.zeros((4, 6), bool)
+    mask[1, 2] = True
+    acts = capture(example("plain"), picture(), edits=[DropPatches(mask)])
+    with pytest.raises(ModelError, match="Patches of this capture were dropped"):
+        acts.show()
+    with pytest.raises(ValueError, match="Expected 1 \\+ 4 x 6 = 25 tokens, got 24"):
+        plots.attention_rollout(acts)

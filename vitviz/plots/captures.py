@@ -138,8 +138,11 @@ def place_attention(
 def _attention_rollout(acts: "Activations", /, **options: Any) -> go.Figure:
     """Draw the rollout; `options` are those of `inspection.attention_rollout`."""
     from .. import inspection
+    from ..inspection.inputs import check_tokens
 
-    rollout = inspection.attention_rollout(acts, **options)[acts.num_prefix_tokens :]
+    rollout = inspection.attention_rollout(acts, **options)
+    check_tokens(len(rollout), acts.num_prefix_tokens, acts.grid)
+    rollout = rollout[acts.num_prefix_tokens :]
     return maps.attention_rollout(
         rollout.reshape(acts.grid), acts.photo, crop=_crop(acts), equal_share=1 / len(rollout)
     )

@@ -8,6 +8,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -51,10 +52,13 @@ def attention(acts: "Activations", name: str, **chosen: int | None) -> dict[str,
     Raises
     ------
     ModelError
-        When a layer has no attention to show, or the maps are too large for a file.
+        When a layer has no attention to show, patches were dropped from the capture, or the maps
+        are too large for a file.
     """
     if acts.refusal:
         raise ModelError(acts.refusal)
+    if len(acts.patches) != math.prod(acts.layers[0].query_grid):
+        raise ModelError("Patches of this capture were dropped. Capture it without DropPatches.")
     if (size := token_map.count_map_bytes(acts)) > FILE_MAP_BYTES:
         raise ModelError(
             "The maps of all layers take {needed:,.0f} MB, more than the {most:.0f} MB "
