@@ -272,6 +272,13 @@ def test_an_iterator_leaves_no_file_and_is_profiled_by_workers(
     assert not [*tmp_path.glob("vitviz-*")]
 
 
+def test_a_profile_skips_grey_that_pillow_would_clip() -> None:
+    pictures = [picture(), Image.new("I;16", (20, 20), 4095)]
+    found = vitviz.profile(model_of(3), pictures, workers=1)
+    assert not found.pictures["skipped"][0]
+    assert "mode I;16 with values from 4095" in found.pictures["skipped"][1]
+
+
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "I;16", "CMYK", "1"])
 def test_a_picture_of_any_mode_comes_back_from_the_spool(mode: str) -> None:
     given = picture(20, 16).convert("L" if mode == "I;16" else "RGB").convert(mode)

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,7 @@ from torch.nn import functional as F
 
 from vitviz.activations import MuteHeads, capture
 from vitviz.attribution import relevance
+from vitviz.common.images import ImageError
 from vitviz.model import Model, Preprocessing
 from vitviz.model.families import ModelError
 from vitviz.model.model import RECORDER, Recorder
@@ -354,6 +356,32 @@ def test_what_is_no_picture_is_refused_in_one_sentence(given: Any) -> None:
 def test_every_colour_mode_gives_three_channels(mode: str) -> None:
     image = picture(50, 40).convert(mode)
     assert torch.equal(preprocessing()(image), preprocessing()(image.convert("RGB")))
+
+
+@pytest.mark.parametrize(
+    ("mode", "top", "fits"),
+    [
+        ("I;16", 65535, False),
+        ("I;16B", 4095, False),
+        ("I", 1000, False),
+        ("F", 1, False),
+        ("F", math.nan, False),
+        ("I;16", 255, True),
+        ("I", 255, True),
+        ("F", 255, True),
+    ],
+)
+def test_deep_grey_is_refused_where_pillow_would_clip_it(mode: str, top: float, fits: bool) -> None:
+    image = Image.new(mode, (20, 20), top)
+    if fits:
+        white = Image.new("L", (20, 20), 255)
+        assert torch.equal(preprocessing()(image), preprocessing()(white))
+        return
+    model = own_model()
+    for ask in (model.preprocess, lambda picture: capture(model, picture)):
+        with pytest.raises(ImageError, match=f"mode {mode} with values from {top:g} to") as no:
+            ask(image)
+        assert_clear_error(no.value)
 
 
 @pytest.mark.parametrize("order", ["RGB", "BGR"])

@@ -122,7 +122,7 @@ def test_a_query_is_a_number_a_patch_or_a_name(name: str, monkeypatch: pytest.Mo
 def test_a_notebook_shows_the_layer_and_head_that_numpy_counts() -> None:
     acts = vitviz.capture(example("plain"), picture())
     layer, head = np.unravel_index(7, (acts.depth, acts.num_heads))  # as of an argmax
-    chosen = acts.show(layer=layer, head=head)._page  # type: ignore[arg-type]
+    chosen = acts.show(layer=layer, head=head)._page
     assert chosen == acts.show(layer=1, head=3)._page
 
 

@@ -65,7 +65,7 @@ def capture(
         prepared input does not fit it, it fails on the picture, or the capture does not fit into
         memory.
     ImageError
-        When the bytes or the file are not a picture.
+        When the bytes or the file are not a picture, or a grey PIL image is deeper than 8 bits.
     TypeError
         When the picture has none of these types.
 

@@ -64,7 +64,8 @@ def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> P
     ModelError
         When the model does not take such pictures, or the tensor is not a valid input.
     ImageError
-        When the bytes or the file cannot be read as a picture.
+        When the bytes or the file cannot be read as a picture, or a grey PIL image is deeper than
+        8 bits.
     TypeError
         When `image` is none of these.
     """

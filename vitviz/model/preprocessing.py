@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..common.images import Placement, fit, place
+from ..common.images import Placement, fit, place, require_eight_bits
 from .families import ModelError
 
 _MODES = {1: "L", 3: "RGB"}  # Pillow's, by the number of channels
@@ -75,6 +75,7 @@ class Preprocessing:
                 f"Expected a PIL image, got {type(image).__name__}. Open a file's path or bytes by "
                 "open_image."
             )
+        require_eight_bits(image)
         return place(
             image.size,
             input_size=self.fitted_size,
@@ -92,6 +93,8 @@ class Preprocessing:
         ------
         ModelError
             When the model takes neither grey nor colour pictures.
+        ImageError
+            When the values of a grey picture are deeper than 8 bits.
         TypeError
             When `image` is not a PIL image.
         """

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..common.files import printable
-from ..common.images import LONG_SIDE, ImageError, open_image
+from ..common.images import LONG_SIDE, ImageError, open_image, require_eight_bits
 from ..common.language import MessageError, reason_of, shorten
 from ..model.origin import picture_digest
 
@@ -172,6 +172,8 @@ class Entry:
         if self.problem is not None:
             raise ImageError(self.problem)
         source = self.source.read() if isinstance(self.source, SpooledPicture) else self.source
+        if isinstance(source, Image.Image):
+            require_eight_bits(source)
         if isinstance(source, Tensor | Image.Image):
             return source, self.digest
         if isinstance(source, bytes):

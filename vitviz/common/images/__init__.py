@@ -1,7 +1,7 @@
 """Turn uploaded bytes into an upright RGB picture; resize and crop it for a model."""
 
 from .decoding import LONG_SIDE, MAX_FILE_BYTES, MAX_PICTURE_SIDE, MAX_SCANS, ImageError, is_photo
-from .opening import open_image, read_file
+from .opening import open_image, read_file, require_eight_bits
 from .placement import (
     INTERPOLATIONS,
     SHOWN_SIDE,
@@ -32,4 +32,5 @@ __all__ = [
     "place",
     "read_file",
     "reduce_picture",
+    "require_eight_bits",
 ]

@@ -1,6 +1,7 @@
 """`open_image`: open a picture from the bytes of a file, or from its path."""
 
 import os
+from typing import cast
 
 from PIL import Image
 
@@ -63,4 +64,24 @@ def _check_length(count: int) -> None:
             "The file has {count:,} bytes; at most {most:,} are read.",
             count=count,
             most=MAX_FILE_BYTES,
+        )
+
+
+def require_eight_bits(image: Image.Image) -> None:
+    """Raise an ImageError if the values of a grey picture are no levels from 0 to 255.
+
+    Pillow converts deeper modes to RGB by clipping, so that 16 bits become white.
+    """
+    if image.mode[0] not in "IF":
+        return
+    values = image if image.mode == "F" else image.convert("I")  # I;16B knows no extrema
+    low, high = cast(tuple[float, float], values.getextrema())
+    is_share = image.mode == "F" and 0 < high <= 1
+    if not 0 <= low <= high <= 255 or is_share:
+        raise ImageError(
+            "The picture has mode {mode} with values from {low:g} to {high:g}, expected levels "
+            "from 0 to 255. Scale it, or give the path or bytes of its file.",
+            mode=image.mode,
+            low=low,
+            high=high,
         )
