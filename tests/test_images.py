@@ -803,6 +803,15 @@ def test_of_a_giant_only_the_part_is_made(how: str) -> None:
     assert np.abs(np.asarray(ours) - by_timm(image, (96, 96), 1.0, "center", how)).max() <= 2
 
 
+@pytest.mark.parametrize("how", ["bicubic", "lanczos"])
+@pytest.mark.parametrize("size", [(200, 1000), (1000, 200)])
+def test_the_part_of_a_giant_is_rounded_as_the_whole(size: tuple[int, int], how: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3)).astype(np.uint8)
+    image = Image.fromarray(noise)
+    ours = fit(image, place(size, input_size=(930, 930)), interpolation=how)
+    assert np.abs(np.asarray(ours) - by_timm(image, (930, 930), 1.0, "center", how)).max() <= 2
+
+
 @pytest.mark.parametrize("mode", ["center", "squash", "border"])
 @pytest.mark.parametrize("size", [(3, 2000), (2000, 3), (1, 1), (1, 30_000)])
 def test_thin_pictures_need_no_giants(size: tuple[int, int], mode: str) -> None:

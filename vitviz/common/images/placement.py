@@ -170,7 +170,12 @@ def fit(
         x, y = image.width / width, image.height / height
         end = (min(visible[2] * x, image.width), min(visible[3] * y, image.height))
         size = (visible[2] - visible[0], visible[3] - visible[1])
-        part = image.resize(size, how, box=(visible[0] * x, visible[1] * y, *end))
+        # Pillow rounds between its two passes, and runs them in the order that takes less work. The
+        # whole picture, which is enlarged, would be resized along its rows first.
+        rows = image.resize(
+            (size[0], image.height), how, box=(visible[0] * x, 0, end[0], image.height)
+        )
+        part = rows.resize(size, how, box=(0, visible[1] * y, size[0], end[1]))
     if visible == placement.box:
         return part
     canvas = Image.new(image.mode, (right - left, bottom - top), fill)
