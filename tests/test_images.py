@@ -447,6 +447,25 @@ def test_an_embedded_profile_is_applied(kind: str) -> None:
         assert np.abs(np.subtract(got, (255, 0, 0))).max() <= 3
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [("L", "PNG", {}), ("LA", "PNG", {}), ("LA", "TIFF", {}), ("L", "PNG", {"transparency": 255})],
+)
+def test_a_profile_of_grey_is_applied_with_transparency_too(
+    mode: str, kind: str, options: dict[str, int]
+) -> None:
+    white = struct.pack(">3i", 63190, 65536, 54061)  # D50
+    curve = struct.pack(">4s4xIH2x", b"curv", 1, round(1.8 * 256))
+    tags = struct.pack(">I4sII4sII", 2, b"wtpt", 156, 20, b"kTRC", 176, len(curve))
+    head = struct.pack(">I4xI12s12x4s28x", 192, 0x02400000, b"mntrGRAYXYZ ", b"acsp")
+    head += white + bytes(48)
+    profile = head + tags + struct.pack(">4s4x", b"XYZ ") + white + curve
+    image = Image.new("L", (4, 4), 128).convert(mode)
+    (level,) = set(corner(saved(image, kind, icc_profile=profile, **options)))
+    linear = (128 / 255) ** 1.8
+    assert abs(level - 255 * (1.055 * linear ** (1 / 2.4) - 0.055)) <= 1  # 146
+
+
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "TIFF", "AVIF", "MPO"])
 def test_of_an_animation_the_first_frame_is_shown(kind: str) -> None:
     more = [plain("RGB", "blue"), plain("RGB", "lime")]

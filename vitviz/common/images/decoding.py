@@ -289,11 +289,12 @@ def _decode_upright(data: bytes, name: str) -> Image.Image:
     turn = _orientation(exif or picture.info.get("exif", b""))
     turn = turn or _xmp_orientation(xmp or picture.info.get("xmp", b""))
     profile = picture.info.get("icc_profile")
+    is_grey = Image.getmodebase(picture.mode) == "L"
     picture = _to_eight_bit(picture, data)
     picture = _shrink(picture)
     upright = Image.new("RGB", picture.size, "white")
     alpha = picture.getchannel("A") if picture.mode == "RGBA" else None
-    upright.paste(_to_srgb(picture, profile), mask=alpha)
+    upright.paste(_to_srgb(picture, profile, is_grey), mask=alpha)
     return upright.transpose(_TURNS[turn]) if turn in _TURNS else upright
 
 
@@ -345,10 +346,12 @@ def _shrink(picture: Image.Image) -> Image.Image:
     return picture
 
 
-def _to_srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
+def _to_srgb(picture: Image.Image, profile: bytes | None, is_grey: bool) -> Image.Image:
     """Convert to sRGB by the embedded profile; a broken profile is ignored."""
     if picture.mode == "RGBA":
-        picture = picture.convert("RGB")
+        # Grey with transparency is RGBA by now, to which a profile of grey cannot be applied.
+        one = is_grey and profile and profile[16:20] == b"GRAY"
+        picture = picture.getchannel("R") if one else picture.convert("RGB")
     # "mpet" is a program of any length, run for each colour; cameras and editors write none.
     if profile and b"mpet" not in profile:
         from PIL import ImageCms
