@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,20 @@ from timm.models.vision_transformer import ParallelScalingBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz.activations import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, capture
+from vitviz.activations import (
+    DropPatches,
+    Edit,
+    FillPatches,
+    MuteHeads,
+    SwapTokens,
+    capture,
+    load_activations,
+)
 from vitviz.intervention import head_effects, head_outputs
 from vitviz.model import Model
 from vitviz.model.families import ModelError
 from vitviz.model.model import RECORDER
+from vitviz.plots import attention_map
 from vitviz.vit import VisionTransformer
 
 # --- edits: muting heads ------------------------------------------------------------------------
@@ -150,6 +160,19 @@ def test_heads_that_are_mixed_are_not_muted() -> None:
     muted = capture(model, picture(), edits=[MuteHeads([(1, 0)])])  # the class token's first layer
     assert np.abs(muted.tokens(2) - plain.tokens(2)).max() > 0
     assert_array_equal(muted.attention(1), plain.attention(1))
+
+
+def test_the_provenance_says_what_was_edited(tmp_path: Path) -> None:
+    model, image = example("plain"), picture()
+    plain = capture(model, image)
+    assert plain.provenance == model.provenance
+    mask = np.eye(4, 6, dtype=bool)
+    edits: list[Edit] = [MuteHeads([(0, 1)]), FillPatches(mask), MuteHeads([(1, 0)])]
+    edited = capture(model, image, edits=edits)
+    assert edited.provenance == f"{model.provenance}, edited by MuteHeads, FillPatches"
+    assert edited.provenance in attention_map(edited, 0).layout.meta["provenance"]
+    edited.save(tmp_path / "edited.npz")
+    assert load_activations(tmp_path / "edited.npz").provenance == edited.provenance
 
 
 def test_a_muted_head_still_shows_where_it_looks() -> None:

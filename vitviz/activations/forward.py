@@ -161,6 +161,7 @@ def _capture_batch(
         with torch.inference_mode():
             batch = recorder.batch()
             final_norm, provenance = _copy_norm(model.final_norm), model.provenance
+            changed = _name_edits(edits)
             photos = [reduce_picture(image.picture) for image in images]
             return [
                 Activations(
@@ -182,7 +183,7 @@ def _capture_batch(
                     _arena=arena,
                     photo=photo,
                     picture_size=image.picture.size,
-                    provenance=provenance + image.note,
+                    provenance=provenance + image.note + changed,
                     batch=batch,
                     _layers=batch.layers,
                     _origin=Origin(
@@ -197,6 +198,12 @@ def _capture_batch(
                 )
                 for number, (image, photo) in enumerate(zip(images, photos, strict=True))
             ]
+
+
+def _name_edits(edits: Sequence[Edit]) -> str:
+    """Return a note for the provenance line on what was changed in the pass; "" if nothing was."""
+    names = dict.fromkeys(type(edit).__name__ for edit in edits)
+    return Message(", edited by {edits}", edits=", ".join(names)) if names else ""
 
 
 def _copy_norm(norm: nn.Module | None) -> nn.Module | None:
