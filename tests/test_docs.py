@@ -28,6 +28,7 @@ from vitviz import cli, intervention, plots, zoo
 from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.app.shared.pictures import DEFAULT
+from vitviz.cli.lesson import lesson_models
 from vitviz.common import DEFAULT_MODEL as SHIPPED
 from vitviz.common.files import assets
 from vitviz.text.lessons import LESSONS
@@ -250,6 +251,14 @@ def test_the_commands_of_a_page_are_understood(page: Path, monkeypatch: pytest.M
                 pass
             case ["python" | "pytest", script, *_] if not script.startswith("-"):
                 assert (ROOT / script).exists()
+
+
+def test_the_class_is_offered_the_models_of_its_lessons() -> None:
+    lines = "".join(blocks(ROOT / "docs" / "class.md", "")).splitlines()
+    offers = re.findall(r"--models (\S+)", "\n".join(lines))
+    assert len(offers) == 2
+    for names in offers:
+        assert set(lesson_models()) <= set(names.split(","))
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)

@@ -12,7 +12,7 @@ from safetensors.torch import save, save_file
 
 from vitviz import Activations, ModelError, cli, zoo
 from vitviz.cli import lesson as lesson_command
-from vitviz.common import DEFAULT_MODEL
+from vitviz.common import DEFAULT_MODEL, SMALL_MODEL
 from vitviz.common.files import assets
 from vitviz.zoo.checkpoints import shipped_names
 
@@ -182,6 +182,7 @@ def test_what_the_lessons_need_ships_and_no_network_is_asked(
     samples = len(list(assets().glob("samples/*.jpg")))
     begins = {
         DEFAULT_MODEL: "yes  shipped weights, ",
+        SMALL_MODEL: "yes  shipped weights, ",  # of lesson 1
         "sample pictures": f"yes  {samples} pictures opened and captured",
         "training records": "yes  42 epochs and 12 moments of ",
         "profile": "yes  10,000 pictures of ",
@@ -240,15 +241,20 @@ def test_what_is_missing_or_damaged_is_said(
     assert Path(file).name in str(error.value) or "do not belong together" in str(error.value)
 
 
-@pytest.mark.parametrize("damaged", [None, cut])
+@pytest.mark.parametrize(
+    ("model", "damaged"), [(DEFAULT_MODEL, None), (DEFAULT_MODEL, cut), (SMALL_MODEL, None)]
+)
 def test_without_its_model_or_a_sample_no_lesson_is_promised(
-    damaged: Callable[[Path], bytes] | None, files: Path, capsys: pytest.CaptureFixture[str]
+    model: str,
+    damaged: Callable[[Path], bytes] | None,
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    damage(files / "weights" / f"{DEFAULT_MODEL}.safetensors", damaged)
+    damage(files / "weights" / f"{model}.safetensors", damaged)
     damage(files / "samples" / "LICENCES.csv", None)
     code, said, last = lesson(capsys)
     assert (code, last) == (1, lesson_command.MISSING)
-    for what in (DEFAULT_MODEL, "sample pictures"):
+    for what in (model, "sample pictures"):
         assert said[what].startswith("no   ")
         assert_clear_error(said[what].removeprefix("no   "))
 

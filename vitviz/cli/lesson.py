@@ -183,6 +183,15 @@ def _fetch_weights(name: str) -> Path:
         print(CLEAR_LINE if live else "", end="")
 
 
+def lesson_models() -> tuple[str, ...]:
+    """Return the models that the steps of the lessons open with, the app's own first."""
+    from ..text.lessons import LESSONS
+
+    steps = [step for lesson in LESSONS for step in lesson.required]
+    named = [step.settings.get("model", DEFAULT_MODEL) for step in steps]
+    return tuple(dict.fromkeys((DEFAULT_MODEL, *named)))
+
+
 def run_prepare(arguments: argparse.Namespace) -> int:
     """Download a lesson's models and run each once; the exit code is 1 if one fails."""
     from ..model.devices import find_device
@@ -200,7 +209,7 @@ def run_prepare(arguments: argparse.Namespace) -> int:
     leave_cores_free()
     allow_interrupts()
     models: dict[str, LocalFile | tuple[str]] = {}
-    lesson = (DEFAULT_MODEL,) if arguments.lesson else ()
+    lesson = lesson_models() if arguments.lesson else ()
     for name in (*lesson, *arguments.names, *(options.models or ())):
         models[name] = (name,)
     models |= options.checkpoints
