@@ -108,6 +108,24 @@ def test_every_link_of_the_guide_leads_to_a_page_with_settings_that_it_has(
         assert (assets() / "samples" / f"{picture}.jpg").exists()
 
 
+def test_the_files_for_a_class_without_a_server_have_the_models_of_their_steps(
+    teaching: ModuleType,
+) -> None:
+    guide = teaching.GUIDE.read_text(encoding="utf-8")
+    reports = [
+        cli._parser().parse_args(shlex.split(words))
+        for words in re.findall(r"^    vitviz (report .*)$", guide, re.MULTILINE)
+    ]
+    written = {(photo.stem, report.model) for report in reports for photo in report.photos}
+    told, _, _ = guide.rpartition("vitviz report ")[2].partition("## The plan")
+    steps = re.findall(r"\b(\d)\.(\d)\b", told)
+    assert len(steps) == 5
+    for number, step in steps:
+        lesson = LESSONS[int(number) - 1]
+        settings = lesson.steps[int(step) - 1].settings
+        assert (lesson.picture, settings.get("model", SHIPPED)) in written
+
+
 def test_the_worksheet_asks_once_at_each_step_and_the_guide_answers(teaching: ModuleType) -> None:
     sheet = teaching.SHEET.read_text(encoding="utf-8")
     asked = re.findall(r"^\*\*(\d[a-d])\.\*\*", sheet, re.MULTILINE)
