@@ -69,6 +69,21 @@ def test_a_figure_for_paper_has_the_width_the_ground_and_the_text(
             assert longest * 0.5 * 10 < room
 
 
+def test_dots_and_bars_shrink_with_the_text() -> None:
+    """Also where each dot has a size of its own, or a bar lies across."""
+    distance = FIGURES["distance"]()
+    bars = plots.conditions({"one": [0.1, 0.2]}, axis="accuracy, %", half={"one": 0.1})
+    for figure in (distance, bars):
+        made, scale = for_paper(figure), 10 / 14
+        for large, small in zip(figure.data, made.data, strict=True):
+            if large.marker.size is not None:
+                np.testing.assert_allclose(small.marker.size, scale * np.array(large.marker.size))
+            if large.error_x.width is not None:
+                assert small.error_x.width == pytest.approx(scale * large.error_x.width)
+    assert np.ndim(distance.data[0].marker.size) == 1
+    assert bars.data[1].error_x.width
+
+
 def test_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="'column' or 'page', got 'poster'"):
         for_paper(FIGURES["map"](), "poster")  # type: ignore[arg-type]

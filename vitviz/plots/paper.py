@@ -121,7 +121,9 @@ def for_paper(figure: go.Figure, width: Literal["column", "page"] = "column") ->
     if width not in WIDTHS:
         raise ValueError(f"Expected the width {' or '.join(map(repr, WIDTHS))}, got {width!r}.")
     wide, scale = round(WIDTHS[width] * _PIXELS), _TEXT / _SCREEN
-    parts = figure.to_plotly_json()
+    # Part by part, as the JSON of a whole figure holds arrays, also of sizes, as base64.
+    traces = [trace.to_plotly_json() for trace in figure.data]
+    parts = {"data": traces, "layout": figure.layout.to_plotly_json()}
     result = go.Figure(_resize(parts, scale))
     margin = {side: scale * (figure.layout.margin[side] or 8) + 4 for side in "lrtb"}
     room = wide - margin["l"] - margin["r"]
@@ -150,7 +152,7 @@ def _resize(value: Any, scale: float, name: str = "") -> Any:
         return [_resize(one, scale, name) for one in value]
     if re.search(r"font size$", name):
         return _TEXT
-    in_pixels = r"(marker size|line width|error_y thickness|error_y width|[xy]shift|thickness)$"
+    in_pixels = r"(marker size|line width|error_[xy] width|[xy]shift|thickness)$"
     if re.search(in_pixels, name) and not name.startswith(" layout template"):
         try:
             return scale * np.asarray(value, float) if np.ndim(value) else scale * float(value)
