@@ -1,6 +1,7 @@
 """Figures of a capture alone: the numbers are the capture's."""
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from examples import example, own_model, picture
 from numpy.testing import assert_allclose
 
 from vitviz import Activations, capture, inspection, plots
+from vitviz.common.language import use_language
 
 LARGE = (2250, 1800)  # pixels: its small copy has fewer
 
@@ -168,3 +170,39 @@ def test_a_figure_of_a_capture_is_that_of_its_numbers(name: str) -> None:
     figure.layout.meta = {"alt": figure.layout.meta["alt"]}
     assert figure.to_json() == of_arrays(acts()).to_json()
     assert f"For a capture: `{name}(acts" in str(getattr(plots, name).__doc__)
+
+
+def words_of(value: Any, name: str = "") -> list[str]:
+    """What a figure writes, below its keys of text."""
+    if isinstance(value, dict):
+        return [word for key, one in value.items() for word in words_of(one, key)]
+    if isinstance(value, (list, tuple)):
+        return [word for one in value for word in words_of(one, name)]
+    shown = ("alt", "text", "name", "hovertemplate", "ticktext")
+    return [value] if isinstance(value, str) and name in shown else []
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        *(of_capture for of_capture, _ in BOTH.values()),
+        lambda a: plots.attention_map(a, 1, 0, query=(1, 2)),
+        lambda a: plots.attention_map(a, 1, query=(1, 2), direction="column"),
+        lambda a: plots.head_grid(a, 1),
+        lambda a: plots.attention_distance(  # as of models with windows, where no prefix is named
+            a.measure().distance, a.measure().prefix_mass, equal_sharing=1, side=1, selected=None
+        ),
+    ],
+)
+def test_a_figure_of_a_capture_speaks_the_language_in_use(
+    draw: Callable[[Activations], go.Figure],
+) -> None:
+    for name in ("distilled", "no class token"):
+        one = capture(example(name), picture())
+        with use_language("ko"):
+            figure = draw(one).to_plotly_json()
+        figure["layout"]["meta"] = {"alt": figure["layout"]["meta"]["alt"]}
+        del figure["layout"]["template"]
+        for word in words_of(figure):
+            bare = re.sub(r"%\{[^}]*\}|</?\w+>|CLS|DIST|px|class \d+|클래스", "", word)
+            assert not re.search("[A-Za-z]{3}", bare), word

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 import numpy as np
 import plotly.graph_objects as go
 
-from ..common.language import MessageError, patch_name, translate
+from ..common.language import MessageError, tr, translate
 from ..common.query import Query, token_number
 from . import charts, maps, tokens
 from .template import KEY, QUERY, Crop
@@ -90,7 +90,7 @@ def attention_map(
     if head is not None and not 0 <= head < len(attention):
         raise ValueError(f"Expected a head in 0..{len(attention) - 1}, got {head}.")
     shares = attention.mean(axis=0) if head is None else attention[head]
-    whose = "mean of heads" if head is None else f"head {head + 1}"
+    whose = tr("mean of heads") if head is None else tr("head {head}", head=head + 1)
     figure = maps.share_map(shares, acts.photo, crop=placed.crop, name=f"{placed.title}, {whose}")
     if placed.patch is not None:
         colour = KEY if direction == "column" else QUERY
@@ -130,8 +130,11 @@ def place_attention(
     if direction == "column":
         crop, token_crop, grids = token_crop, crop, grids[::-1]
     name, patch = _token(query, info.prefix, grids[1])
-    verb = "to" if direction == "column" else "of"
-    title = f"Attention {verb} {name}, layer {layer + 1}"
+    title = (
+        tr("Attention to {name}, layer {layer}", name=name, layer=layer + 1)
+        if direction == "column"
+        else tr("Attention of {name}, layer {layer}", name=name, layer=layer + 1)
+    )
     return PlacedAttention(shares, crop, token_crop, grids[1], patch, title)
 
 
@@ -163,7 +166,8 @@ def _attention_distance(
         equal_sharing=inspection.uniform_distance(acts.grid, acts.patch_size),
         side=float(max(sides)),
         selected=selected,
-        prefix_name=" and ".join(name.upper() for name in acts.layers[0].prefix) or "the prefix",
+        prefix_name=tr(" and ").join(name.upper() for name in acts.layers[0].prefix)
+        or tr("the prefix"),
     )
 
 
@@ -178,7 +182,7 @@ def _distance_histogram(acts: "Activations", layer: int, head: int) -> go.Figure
         inspection.uniform_histogram(acts.grid, acts.patch_size, bin_width=width),
         bin_width=width,
         mean=float(acts.measure().distance[layer, head]),
-        name=f"layer {layer + 1}, head {head + 1}",
+        name=tr("layer {layer}, head {head}", layer=layer + 1, head=head + 1),
     )
 
 
@@ -187,7 +191,7 @@ def _offset_attention(acts: "Activations", layer: int, head: int) -> go.Figure:
     from .. import inspection
 
     offsets = inspection.offset_attention(acts, layer=layer)[head]
-    name = f"layer {layer + 1}, head {head + 1}"
+    name = tr("layer {layer}, head {head}", layer=layer + 1, head=head + 1)
     return charts.offset_attention(offsets, equal_share=1 / math.prod(acts.grid), name=name)
 
 
@@ -260,7 +264,7 @@ def _token_film(acts: "Activations") -> go.Figure:
     from .. import inspection
 
     components = [inspection.token_components(acts, depth=n + 1)[0] for n in range(acts.depth)]
-    names = [f"layer {number + 1}" for number in range(acts.depth)]
+    names = [tr("layer {layer}", layer=number + 1) for number in range(acts.depth)]
     return tokens.token_film(np.stack(components), names=names, selected=None)
 
 
@@ -278,12 +282,12 @@ def _scale_box(acts: "Activations", box: Crop) -> Crop:
 def _token(query: Query | None, prefix: Sequence[str], grid: Patch) -> tuple[str, Patch | None]:
     """Return the name of a token, and its row and column if it is a patch."""
     if query is None:
-        return ("CLS", None) if "cls" in prefix else ("the mean of the patches", None)
+        return ("CLS", None) if "cls" in prefix else (tr("the mean of the patches"), None)
     number = token_number(query, prefix=prefix, grid=grid)
     if number < len(prefix):
         return prefix[number].upper(), None
-    patch = divmod(number - len(prefix), grid[1])
-    return f"the patch at {patch_name(*patch)}", patch
+    row, col = divmod(number - len(prefix), grid[1])
+    return tr("the patch at row {row}, column {column}", row=row + 1, column=col + 1), (row, col)
 
 
 def _patch(acts: "Activations", query: Query | None) -> Patch | None:

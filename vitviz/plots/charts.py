@@ -210,6 +210,7 @@ def attention_distance(
     sinks : dict of at most two names to the layers, from 0, that get a mark of that name at the top
     """
     layers, heads = distance.shape
+    prefix_name = tr(prefix_name)
     x = head_positions(num_heads or [heads] * layers)
     equal = np.broadcast_to(equal_sharing, layers)
     names = head_names(layers, heads)

@@ -86,7 +86,7 @@ def attention_rollout(
 
     `name` is the kind of rollout, for the alt text.
     """
-    return share_map(rollout, image, crop=crop, equal_share=equal_share, name=name)
+    return share_map(rollout, image, crop=crop, equal_share=equal_share, name=tr(name))
 
 
 def share_map(
