@@ -19,7 +19,9 @@ from PIL import Image
 
 from vitviz import capture, plots
 from vitviz.common.images import Crop
+from vitviz.common.language import use_language
 from vitviz.inspection import patch_ranks
+from vitviz.plots.profiles import layer_similarity
 from vitviz.plots.template import colour_table
 
 MapPlot = Callable[[np.ndarray, Image.Image, Crop], go.Figure]
@@ -739,6 +741,9 @@ def test_a_large_tile_says_its_weights() -> None:
     assert alt(figure) == (
         "Filter 7: weights from red -0.500 at row 2, column 1 to blue +0.250 at row 1, column 2."
     )
+    with use_language("ko"):
+        figures = plots.filter_tile(tile, name=""), layer_similarity(np.full((3, 3), np.nan))
+    assert not any(re.search("[a-z]{2}", alt(figure)) for figure in figures)
 
 
 def test_a_product_is_that_of_the_patch_on_the_left_and_the_filter_on_the_right() -> None:

@@ -92,7 +92,7 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
         )
     )
     axis = dict(title=tr("after layer"), dtick=_step(depth), constrain="domain", showgrid=False)
-    ends = "unknown" if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
+    ends = tr("unknown") if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
     return finish(
         figure,
         tr(

@@ -108,7 +108,7 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     for at in (int(kernel.argmax()), int(kernel.argmin())):
         channel, row, col = np.unravel_index(at, kernel.shape)
         weight = _weight_text(int(channel), kernel.flat[at], len(kernel))
-        ends.append(f"{weight} at {patch_name(int(row), int(col))}")
+        ends.append(tr("{weight} at {patch}", weight=weight, patch=patch_name(int(row), int(col))))
     return finish(
         figure,
         tr("{name}: weights from {low} to {high}.", name=name, low=ends[1], high=ends[0]),
