@@ -1,5 +1,6 @@
 """Figures of a capture alone: the numbers are the capture's."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from examples import example, own_model, picture
 from numpy.testing import assert_allclose
 
+import vitviz
 from vitviz import Activations, capture, inspection, plots
 from vitviz.common.language import use_language
 
@@ -78,6 +80,15 @@ def test_what_is_not_there_is_refused() -> None:
         plots.attention_map(acts(), 3, 0)
     with pytest.raises(ValueError, match="no class probabilities"):
         plots.class_probabilities(capture(own_model(num_classes=0), picture()))
+
+
+def test_the_patches_of_a_film_have_the_shape_that_they_have_in_the_picture() -> None:
+    model = example("plain")  # whose patches are square in its input
+    assert plots.token_film(capture(model, picture())).layout.yaxis.scaleratio == pytest.approx(1)
+    squashed = dataclasses.replace(model.preprocess, crop_mode="squash", crop_pct=1.0)
+    model = vitviz.watch(model.module, preprocessing=squashed)
+    film = plots.token_film(capture(model, picture(60, 50)))
+    assert film.layout.yaxis.scaleratio == pytest.approx((50 / 4) / (60 / 6))
 
 
 def distance_of_arrays(acts: Activations) -> go.Figure:

@@ -265,7 +265,9 @@ def _token_film(acts: "Activations") -> go.Figure:
 
     components = [inspection.token_components(acts, depth=n + 1)[0] for n in range(acts.depth)]
     names = [tr("layer {layer}", layer=number + 1) for number in range(acts.depth)]
-    return tokens.token_film(np.stack(components), names=names, selected=None)
+    (rows, cols), (left, top, right, bottom) = acts.grid, acts.crop
+    aspect = (bottom - top) / rows / ((right - left) / cols)
+    return tokens.token_film(np.stack(components), names=names, selected=None, aspect=aspect)
 
 
 def _crop(acts: "Activations") -> Crop:
