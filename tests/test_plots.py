@@ -1017,6 +1017,20 @@ def test_a_muted_head_has_another_shape(effects: np.ndarray | None) -> None:
         assert "layer 24, head 16 by +2.00" in alt(figure)
 
 
+def test_a_head_that_a_layer_lacks_is_not_drawn() -> None:
+    """As `intervention.head_effects` gives them of models whose stages differ in heads."""
+    effects = np.array([[-0.5, np.nan], [0.25, 1.5]])
+    muted = np.array([[True, False], [False, False]])
+    figure = plots.muted_heads(muted, effects=effects, name="dog")
+    points = figure.data[0]
+    np.testing.assert_array_equal(points.x, [1, np.nan, 2, 2])
+    assert points.marker.cmax == -points.marker.cmin == 1.5
+    assert alt(figure) == (
+        "1 of 3 heads are muted: layer 1, head 1; muted alone, layer 1, head 1 changes the logit "
+        "of dog by -0.50 and layer 2, head 2 by +1.50."
+    )
+
+
 def test_patches_are_dragged_over_or_clicked_and_heads_are_clicked() -> None:
     pixels, mask = np.full((20, 32, 4), 255, np.uint8), planted() > 0.1
     dragged = plots.removed_patches(pixels, crop=CROP, mask=mask, removal="blur", drag=True)

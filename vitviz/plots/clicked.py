@@ -248,10 +248,12 @@ def muted_heads(
     ----------
     muted : bool ndarray of shape (layers, heads)
     effects : ndarray of shape (layers, heads), logits, or None
-        Change of the class's logit if only that head is muted; colours the squares.
+        Change of the class's logit if only that head is muted; colours the squares. NaN for heads
+        that a layer lacks, which are not drawn.
     name : the class of the effects
     """
     layers, heads = muted.shape
+    values = effects if effects is not None else np.zeros_like(muted, float)
     size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
     names = head_names(layers, heads)
     marker = dict(
@@ -268,13 +270,13 @@ def muted_heads(
         words = tr(
             "{count} of {size} heads are muted: {listed}{more}",
             count=muted.sum(),
-            size=muted.size,
+            size=np.isfinite(values).sum(),
             listed="; ".join(labels[:8]),
             more=more,
         )
     if effects is not None:
-        reach = float(np.abs(effects).max()) or 1.0
-        low, high = int(effects.argmin()), int(effects.argmax())
+        reach = float(np.nanmax(np.abs(effects))) or 1.0
+        low, high = int(np.nanargmin(effects)), int(np.nanargmax(effects))
         title = tr("change of the logit of {name}, muted alone", name=name)
         broken = "<br>".join(map(escape_text, wrap(title, 34)))
         scale = signed_scale(reach, "+.2g", colorbar(broken, below=False, side="right"))
@@ -299,10 +301,10 @@ def muted_heads(
             high_head=names[high],
             high=effects.flat[high],
         )
-    values = effects if effects is not None else np.zeros_like(muted, float)
+    x = np.repeat(np.arange(1.0, layers + 1), heads)
     figure = go.Figure(
         go.Scatter(
-            x=np.repeat(np.arange(1, layers + 1), heads),
+            x=np.where(np.isnan(values.ravel()), np.nan, x),
             y=np.tile(np.arange(1, heads + 1), layers),
             mode="markers",
             marker=marker,
