@@ -305,6 +305,14 @@ def test_every_option_of_the_app_is_explained(capsys: pytest.CaptureFixture[str]
     assert options - {"--port", "--address"} <= table
 
 
+@pytest.mark.parametrize("name", ["app", "class"])
+def test_the_pages_that_ask_for_a_guess_are_named(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    (where,) = re.findall(r"\*Predict first\*,[^,]* (?:of|on) (.*?)(?:, you|,? hides)", text)
+    asking = [page.name.capitalize() for page in PAGES.values() if "predict" in page.settings]
+    assert re.split(", | and ", where) == asking
+
+
 def test_a_new_language_begins_with_every_page_and_every_string(tmp_path: Path) -> None:
     begin = script("new_language").begin
     folder = begin("fr", tmp_path)
