@@ -189,3 +189,18 @@ def test_windows_of_swin_lie_where_its_tokens_lie(name: str, grid: tuple[int, in
             own = acts.attention_by_window(layer)[number]
             assert_allclose(own, scores.softmax(dim=-1).detach().numpy(), atol=1e-5)
             assert_array_equal(acts.layout(layer).queries[number], np.where(there, patches, -1))
+
+
+def test_attention_that_blocks_share_is_read_in_each_of_them() -> None:
+    module = vit()
+    first, second = module.encoder.layers
+    second.self_attention = first.self_attention
+    model = watched(module, (32, 32))
+    acts = vitviz.capture(model, picture())
+    own: list[np.ndarray] = []
+    for block, depth in ((first, 0), (second, 1)):
+        z = block.ln_1(torch.from_numpy(acts.tokens(depth).copy())[None])
+        weights = block.self_attention(z, z, z, average_attn_weights=False)[1]
+        own.append(weights[0].detach().numpy())
+    for layer, expected in enumerate(own):
+        assert_allclose(acts.attention(layer), expected, atol=1e-6)

@@ -803,3 +803,35 @@ def test_a_capture_looks_at_the_module_once_and_trusts_nothing_after_it(
     module: Any = model.module
     module.blocks = module.blocks[:1]
     assert len(model.layers) == 1 < len(layers)
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [("Block", "norm2"), ("Block", "attn"), ("ResPostBlock", "mlp"), ("ResPostBlock", "attn")],
+)
+def test_a_part_that_blocks_share_is_read_in_each_of_them(block: str, part: str) -> None:
+    with seeded():
+        kind = getattr(timm.models.vision_transformer, block)
+        module: Any = timm.create_model(
+            "test_vit", img_size=32, patch_size=8, depth=3, block_fn=kind
+        )
+    randomise(module.eval())
+    for other in module.blocks[1:]:
+        setattr(other, part, getattr(module.blocks[0], part))
+    model = vitviz.watch(module)
+    middle = [getattr(each, "norm2" if block == "Block" else "mlp") for each in module.blocks]
+    acts = vitviz.capture(model, picture())
+    seen: list[np.ndarray] = []
+    handles = [
+        each.register_forward_pre_hook(lambda _, given: seen.append(given[0][0].numpy()))
+        for each in {*middle}
+    ]
+    with torch.inference_mode():
+        module(model.preprocess(picture())[None])
+    for handle in handles:
+        handle.remove()
+    for layer in range(3):
+        np.testing.assert_array_equal(acts.tokens_after_attention(layer), seen[layer])
+    muted = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([(1, 0)])])
+    np.testing.assert_array_equal(muted.tokens(1), acts.tokens(1))
+    assert not np.array_equal(muted.tokens(2), acts.tokens(2))

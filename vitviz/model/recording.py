@@ -128,6 +128,10 @@ def record_pass(
     def install(register: Callable[..., RemovableHandle], callback: Callable[..., Any]) -> None:
         handles.append(register(_Hook(recorder, callback)))
 
+    def within(layer: int, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """Call back only while the layer's block runs: blocks may share a part, such as an MLP."""
+        return lambda *arguments: callback(layer, *arguments) if ran[-1:] == [layer] else None
+
     def on_patches(inputs: Any, output: Any) -> Tensor | None:
         if not isinstance(without_adapter(embedding), nn.Conv2d):
             return recorder.on_patches(_tensor(output))
@@ -190,20 +194,20 @@ def record_pass(
                 first = partial(block.register_forward_hook, prepend=True)
                 install(first, partial(after_block, layer))
                 if site.is_multihead:
-                    install(site.attn.register_forward_hook, partial(on_multihead_attention, layer))
+                    install(site.attn.register_forward_hook, within(layer, on_multihead_attention))
                 elif site.overrides_forward and site.projection is not None:
                     install(
-                        site.projection.register_forward_pre_hook, partial(on_joined_heads, layer)
+                        site.projection.register_forward_pre_hook, within(layer, on_joined_heads)
                     )
                 if site.known_middle:
                     middle = block.get_submodule(site.known_middle)
-                    install(middle.register_forward_pre_hook, partial(before_mlp, layer))
+                    install(middle.register_forward_pre_hook, within(layer, before_mlp))
             for layer in projections:
                 projection = sites[layer].projection
                 assert projection is not None
                 if sites[layer].is_multihead:
                     continue
-                install(projection.register_forward_pre_hook, partial(before_projection, layer))
+                install(projection.register_forward_pre_hook, within(layer, before_projection))
         yield ran
     finally:
         RECORDER.reset(token)
