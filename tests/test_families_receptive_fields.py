@@ -5,6 +5,7 @@ the value of a cell on a picture that grows brighter downwards is its receptive 
 """
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,27 @@ OVERLAPPING: dict[str, dict[str, Any]] = {
     "vit_small_resnet26d_224": dict(img_size=128, depth=2),
     "vitamin_small_224": dict(img_size=128, depth=2),
 }
+
+
+#: Models of timm whose patch embedding is exchanged for convolutions that overlap.
+STEMS: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": dict(img_size=(96, 160), embed_dim=24, num_heads=2, depth=2),
+    "eva02_tiny_patch14_224": dict(
+        img_size=(96, 160), patch_size=16, embed_dim=24, num_heads=2, depth=2
+    ),
+    "swin_tiny_patch4_window7_224": dict(
+        img_size=(56, 84), embed_dim=12, num_heads=(2,), depths=(2,)
+    ),
+}
+
+
+def stem(width: int, step: int) -> nn.Module:
+    """Halve the picture again and again, in the place of one large patch."""
+    widths = [3, *(8 for _ in range(int(math.log2(step)) - 1)), width]
+    layers: list[nn.Module] = []
+    for one, other in pairwise(widths):
+        layers += [nn.Conv2d(one, other, 3, stride=2, padding=1), nn.BatchNorm2d(other), nn.ReLU()]
+    return nn.Sequential(*layers[:-2])
 
 
 def size_of(name: str) -> tuple[int, int]:
@@ -119,6 +141,13 @@ def lopsided(name: str) -> Model:
     if name == "own hybrid":
         module = own_module(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
         size = module.patch_embed.image_size
+    elif name in STEMS:
+        with skip_random_weights(), torch.no_grad():
+            module = timm.create_model(name, **STEMS[name])
+            embedding = module.patch_embed
+            embedding.proj = stem(embedding.proj.out_channels, embedding.patch_size[0])
+            silence(module)
+        size = embedding.img_size
     else:
         with skip_random_weights(), narrow_stems(), torch.no_grad():
             module = timm.create_model(name, **OVERLAPPING[name])
@@ -170,7 +199,7 @@ def places(model: Model) -> list[np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("name", [*OVERLAPPING, "own hybrid"])
+@pytest.mark.parametrize("name", [*OVERLAPPING, *STEMS, "own hybrid"])
 def test_cells_lie_where_they_look(name: str) -> None:
     model = lopsided(name)
     height, width = model.preprocess.input_size
@@ -207,6 +236,15 @@ def test_patches_that_are_cut_out_lie_where_they_were_cut(
         module: Any = timm.create_model(name, **options).eval()
     model = watched(module, module.pretrained_cfg["input_size"][-2:])
     assert set(model.offsets) == {(0.0, 0.0)}
+
+
+def test_class_attention_lies_where_the_patches_before_it_do() -> None:
+    with seeded():
+        module: Any = timm.create_model("cait_xxs24_224", embed_dim=24, num_heads=2, depth=1)
+    module.patch_embed.proj = stem(24, 16)
+    offsets = watched(module.eval(), (224, 224)).offsets
+    assert len(set(offsets)) == 1 < len(offsets)
+    assert_allclose(offsets[0], (-7.5, -7.5), atol=1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

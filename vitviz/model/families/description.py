@@ -626,6 +626,15 @@ def _describe_output(returned: Any) -> str:
     return f"{type(returned).__name__}{count}"
 
 
+def has_overlapping_kernel(module: nn.Module) -> bool:
+    """Whether a convolution in the module reads more than its own patch."""
+    return any(
+        isinstance(part, nn.Conv2d)
+        and any(size > step for size, step in zip(part.kernel_size, part.stride, strict=True))
+        for part in module.modules()
+    )
+
+
 #: Names of the position embeddings of transformers and torchvision.
 _EMBEDDINGS = ("position_embeddings", "position_embedding.weight", "pos_embedding")
 _RELATIVE_BIAS = ("rel_pos", "relative_position", "cpb_mlp", "meta_mlp")  # in the names of modules
@@ -649,11 +658,7 @@ def position_encodings(module: nn.Module, layers: tuple[Layer, ...]) -> tuple[st
         mark("relative bias"): any(part in name for name, _ in parts for part in _RELATIVE_BIAS),
         mark("rotary"): getattr(module, "rope", None) is not None
         or any(name.endswith("rope_embeddings") for name, _ in parts),
-        mark("convolutions"): any(
-            isinstance(part, nn.Conv2d)
-            and any(size > step for size, step in zip(part.kernel_size, part.stride, strict=True))
-            for _, part in parts
-        ),
+        mark("convolutions"): has_overlapping_kernel(module),
         mark("mixing"): any(layer.kind == "mixing" for layer in layers),
     }
     return tuple(encoding for encoding, is_used in encodings.items() if is_used)

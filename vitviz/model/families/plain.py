@@ -13,6 +13,7 @@ from .description import (
     Layer,
     Site,
     class_name,
+    has_overlapping_kernel,
     is_timm,
     kinds_of,
     layer_at,
@@ -47,6 +48,7 @@ def _mixer_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
             block=block,
             middle="" if class_name(block) == "SpatialGatingBlock" else "norm2",
             mixing=block.get_submodule(_WEIGHTS[class_name(block)]),
+            steps=embedding_steps(module.stem),
         )
         for index, block in enumerate(module.blocks)
     )
@@ -99,6 +101,16 @@ def _middle(block: nn.Module) -> str:
     return "mlp" if kind.startswith("ResPost") or kind.endswith("PostNorm") else "norm2"
 
 
+def embedding_steps(embedding: Any) -> tuple[nn.Module, ...]:
+    """Return `Site.steps` of a patch embedding: a hybrid's CNN, or a stem of convolutions.
+
+    Users put such a stem in the place of timm's `proj`, as in "Early Convolutions Help Transformers
+    See Better" (Xiao et al., NeurIPS 2021).
+    """
+    step: Any = getattr(embedding, "backbone", None) or getattr(embedding, "proj", None)
+    return (step,) if step is not None and has_overlapping_kernel(step) else ()
+
+
 def _global_sites(
     prefix: Callable[[Any], tuple[str, ...]],
     grid: Callable[[Any, Grid], Grid],
@@ -109,7 +121,7 @@ def _global_sites(
     """Return a function that describes a module with global attention in every layer."""
 
     def sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-        cnn = getattr(module.patch_embed, "backbone", None)
+        steps = embedding_steps(module.patch_embed)
         return tuple(
             Site(
                 layer=layer_at(
@@ -124,7 +136,7 @@ def _global_sites(
                 block=block,
                 middle=_middle(block),
                 biased=biased,
-                steps=() if cnn is None else (cnn,),
+                steps=steps,
             )
             for index, block in present(module.blocks)
         )
@@ -223,6 +235,7 @@ def _cait_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     Touvron et al., "Going deeper with Image Transformers" (ICCV 2021), sections 3 and 4.
     """
     grid, step = timm_grid(module, input_size), timm_step(module)
+    steps = embedding_steps(module.patch_embed)
 
     def layer(name: str, kind: str, block: Any, prefix: tuple[str, ...]) -> Layer:
         heads = block.attn.num_heads
@@ -233,11 +246,16 @@ def _cait_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
             layer=layer(f"blocks.{index}", "global", block, ()),
             block=block,
             mixing=block.attn.proj_w,
+            steps=steps,
         )
         for index, block in present(module.blocks)
     )
     return patches + tuple(
-        Site(layer=layer(f"blocks_token_only.{index}", "class", block, ("cls",)), block=block)
+        Site(
+            layer=layer(f"blocks_token_only.{index}", "class", block, ("cls",)),
+            block=block,
+            steps=steps,
+        )
         for index, block in present(module.blocks_token_only)
     )
 

@@ -26,7 +26,7 @@ from .description import (
     timm_parts,
     without_adapter,
 )
-from .plain import timm_grid, timm_step
+from .plain import embedding_steps, timm_grid, timm_step
 
 
 def shifted_windows(grid: Grid, size: Grid, shift: Grid, *, padded_first: bool = False) -> Windows:
@@ -137,7 +137,7 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         grid, step = module.patch_embed.grid_size, module.patch_embed.patch_size
     else:
         grid, step = timm_grid(module, input_size), timm_step(module)
-    sites = []
+    sites, steps = [], embedding_steps(module.patch_embed)
     for number, (path, stage) in enumerate(_stages(module)):
         if not isinstance(stage.downsample, nn.Identity):
             grid, step = halve_grid(grid), (2 * step[0], 2 * step[1])
@@ -150,6 +150,7 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
                     middle="norm2" if class_name(block) == "SwinTransformerBlock" else "mlp",
                     layout="rows",
                     windows=shifted_windows(grid, block.window_size, block.shift_size),
+                    steps=steps,
                 )
             )
     return tuple(sites)
