@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_module, remembered_experiments, watched
+from examples import own_module, remembered_experiments, vit_of_transformers, watched
 from PIL import Image
 
 import vitviz
@@ -165,6 +165,15 @@ def test_a_model_without_a_head_or_positions_is_told_so(pictures: Any) -> None:
     assert any(
         "no learned position" in sentence for sentence in lessons.findings(2, model, image, acts)
     )
+
+
+def test_position_embeddings_of_another_grid_are_not_compared(pictures: Any) -> None:
+    module, image = vit_of_transformers(image_size=48, patch_size=8), pictures["duck"][0]
+    for size, compared in (((48, 48), True), ((32, 40), False)):
+        model = watched(module, size)
+        said = " ".join(lessons.findings(2, model, image, vitviz.capture(model, image)))
+        assert ("a grid other than 4 x 5" in said) != compared
+        assert ("Neighbouring positions" in said) == compared
 
 
 def test_a_model_of_another_kind_gets_one_sentence(pictures: Any) -> None:

@@ -6,7 +6,7 @@ from html import escape, unescape
 from pathlib import Path
 
 import pytest
-from examples import own_model, own_module, picture, watched
+from examples import own_model, own_module, picture, vit_of_transformers, watched
 
 from vitviz import Model, app, capture, plots
 from vitviz.app.pages import PAGES
@@ -137,3 +137,10 @@ def test_the_captions_of_each_model_are_its_own() -> None:
     for section, own, other in zip(sections, equations, equations[::-1], strict=True):
         assert own in section
         assert other not in section
+
+
+def test_position_embeddings_of_another_grid_are_left_out() -> None:
+    module = vit_of_transformers(image_size=48, patch_size=8)
+    for size, drawn in (((48, 48), True), ((32, 40), False)):
+        written = html_of(watched(module, size))
+        assert ("One tile for every position" in written) == drawn

@@ -96,6 +96,17 @@ def test_every_head_is_found_to_look_at_the_planted_patch(
         assert patch_box(acts.crop, acts.grid, *target) == pytest.approx(box, abs=1)
 
 
+@pytest.mark.parametrize("name", [name for name in GLOBAL if name[:4] not in ("DINO", "Beit")])
+def test_the_positions_of_patches_are_those_of_their_own_grid(name: str) -> None:
+    module = module_of(name, size=48)
+    table = watched(module, (48, 48)).patch_positions
+    assert table is not None
+    parameters = dict(module.named_parameters())
+    own = next(w for path, w in parameters.items() if "position_embedding" in path).detach()
+    np.testing.assert_array_equal(table, own.flatten(0, -2)[-36:])
+    assert watched(module, (40, 24)).patch_positions is None  # they are interpolated
+
+
 def answer(module: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
     """What a pass that nobody watches answers, by the names that transformers gives it."""
     with torch.inference_mode():

@@ -153,11 +153,20 @@ def _find_positions(
             if change < ROUNDING
             else "."
         )
-    table, count = model.position_embedding, acts.grid[0] * acts.grid[1]
-    if table is None or not model.positions_learned or len(table) < count:
+    table = model.patch_positions
+    if not model.positions_learned:
         yield tr("{name} has no learned position embedding to look at.", name=model.name)
         return
-    similarity = inspection.position_similarity(table[-count:], grid=acts.grid)
+    if table is None:
+        yield tr(
+            "{name} has position embeddings for a grid other than {rows} x {cols}, so they are not "
+            "compared here.",
+            name=model.name,
+            rows=acts.grid[0],
+            cols=acts.grid[1],
+        )
+        return
+    similarity = inspection.position_similarity(table, grid=acts.grid)
     sentence = text.positions(similarity)
     put_in = records.positions_put_in(model, acts.grid)
     if sentence and put_in is not None:

@@ -689,6 +689,19 @@ class Model:
         return None if table is None else _read_only(table.flatten(0, -2))
 
     @property
+    def patch_positions(self) -> np.ndarray | None:
+        """E_pos of the patches: ndarray of shape (N, D), in the order of the first layer's grid.
+
+        None if there is none, or if it is for another grid and resampled in each pass.
+        """
+        table, first = self.position_embedding, self.layers[0]
+        count = first.query_grid[0] * first.query_grid[1]
+        # DINOv2 with registers gives CLS a position and the registers none.
+        without_registers = [name for name in first.prefix if not name.startswith("reg")]
+        rows = (count, count + len(first.prefix), count + len(without_registers))
+        return table[-count:] if table is not None and len(table) in rows else None
+
+    @property
     def positions(self) -> Tensor | None:
         """The table that `position_embedding` reads."""
         path = self.parts.positions

@@ -183,12 +183,11 @@ def _name(view: View, kind: EmbeddingKind) -> Message:
 def _why_not_learned(view: View) -> str | None:
     """Explain in one sentence why there is no learned embedding to show."""
     model, grid = view.model, view.grid
-    table = model.position_embedding
-    if table is None:
+    if model.position_embedding is None:
         why = tr("adds no position embedding to its tokens")
     elif not model.positions_learned:
         why = tr("adds fixed sines and cosines")
-    elif len(table) not in (grid[0] * grid[1], len(view.prefix) + grid[0] * grid[1]):
+    elif model.patch_positions is None:
         why = tr(
             "has position embeddings for a grid other than {rows} x {cols}",
             rows=grid[0],
@@ -213,9 +212,9 @@ def _table(view: View, kind: EmbeddingKind) -> np.ndarray:
     """Return the position embeddings of the patches: (N, D)."""
     rows, cols = view.grid
     if kind == "learned":
-        table = view.model.position_embedding
+        table = view.model.patch_positions
         assert table is not None
-        return table[-rows * cols :]
+        return table
     width = view.acts.tokens(0).shape[1]
     return inspection.position_table(kind, grid=(rows, cols), embed_dim=width)
 

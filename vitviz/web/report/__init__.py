@@ -218,15 +218,14 @@ def _model_name(model: "Model") -> str:
 def _weights_section(body: _Body, model: "Model", *, several: bool) -> str:
     """Return figures of the weights, which are the same for every picture."""
     parts, line = [], tr(model.provenance)
-    kernel, table = model.patch_kernel, model.position_embedding
+    kernel, table = model.patch_kernel, model.patch_positions
     if kernel is not None:
         count = min(28, len(kernel), kernel[0].size)
         kernel = model.preprocess.red_first(kernel, 1)
         components = inspection.filter_components(kernel, n_components=count)
         parts.append(body.figure(plots.filter_components(*components), "filters", line))
-    grid = model.layers[0].query_grid
-    if table is not None and len(table) >= grid[0] * grid[1]:
-        similarity = inspection.position_similarity(table, grid=grid)
+    if table is not None:
+        similarity = inspection.position_similarity(table, grid=model.layers[0].query_grid)
         parts.append(body.figure(plots.position_similarity(similarity), "positions", line))
     title = tr(text.WEIGHTS_TITLE)
     if several:
