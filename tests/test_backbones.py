@@ -96,6 +96,39 @@ def test_a_backbone_without_its_last_stage_ends_at_its_last_map(name: str) -> No
     assert_array_equal(acts.output, expected[0].flatten(1).mean(dim=1))
 
 
+UNNORMED = dict(apply_layernorm=False)
+FIRST = dict(out_features=["stage1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "normed"),
+    [
+        ("Dinov2Backbone", {}, True),
+        ("Dinov2Backbone", UNNORMED, False),
+        ("Dinov2WithRegistersBackbone", UNNORMED, False),
+        ("DINOv3ViTBackbone", UNNORMED, True),  # of the last block
+        ("DINOv3ViTBackbone", UNNORMED | FIRST, False),
+        ("BeitBackbone", dict(use_mean_pooling=False), False),
+        ("SwinBackbone", {}, True),
+        ("SwinBackbone", FIRST, True),
+        ("Swinv2Backbone", {}, False),
+        ("PvtV2Backbone", {}, True),
+        ("PvtV2Backbone", FIRST, True),
+    ],
+)
+def test_the_final_norm_of_a_backbone_is_that_of_its_last_map(
+    name: str, options: dict[str, Any], normed: bool
+) -> None:
+    module = backbone(name, **options)
+    model = watched(module, BACKBONES[name][1])
+    acts = vitviz.capture(model, picture())
+    with torch.inference_mode():
+        last = module(model.preprocess(picture())[None]).feature_maps[-1][0].flatten(1).T
+    assert (model.final_norm is not None) == normed
+    tokens = acts.tokens(acts.depth, normalised=normed)
+    assert_allclose(tokens[-len(last) :], last, atol=1e-5)
+
+
 def test_a_backbone_of_its_stem_alone_has_no_layers() -> None:
     module = backbone("Dinov2Backbone", out_features=["stem"])
     with pytest.raises(vitviz.ModelError, match="only the map of its patch embedding"):

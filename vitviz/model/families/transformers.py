@@ -124,7 +124,7 @@ class _Plain(Encoder):
         return Parts(
             embedding=encoder.get_submodule(self.patches),
             kernel=encoder.get_submodule(self.kernel),
-            norm=_get_path(encoder, self.norm),
+            norm=_get_path(encoder, self.norm) if _is_normed(module) else None,
             pooled_norm=None if name in self.unnormed else _get_path(encoder, self.pooled_norm),
             positions=table_at(self, module, self.positions),
             prefix=_prefix_tokens(encoder.embeddings),
@@ -155,6 +155,16 @@ def stages_before_answer(module: Any, stages: Any) -> Any:
             name=type(module).__name__,
         )
     return stages[:last]
+
+
+def _is_normed(module: Any) -> bool:
+    """Whether the encoder's last norm is applied before the answer; some backbones skip it."""
+    name = class_name(module)
+    if not name.endswith("Backbone"):
+        return True
+    if name == "DINOv3ViTBackbone" and module.stage_names[-1] in module.out_features:
+        return True
+    return bool(getattr(module.config, "apply_layernorm", False))
 
 
 def heads_of(module: nn.Module) -> tuple[str, ...]:
@@ -438,10 +448,13 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
 
 def _swin_parts(module: Any) -> Parts:
     row, encoder = _swin(module)
+    norm = getattr(encoder, "layernorm", None)
+    if class_name(module) == "SwinBackbone":  # which has a norm for each of its maps
+        norm = module.hidden_states_norms[module.out_features[-1]]
     return Parts(
         embedding=encoder.embeddings.patch_embeddings,
         kernel=encoder.embeddings.patch_embeddings.projection,
-        norm=getattr(encoder, "layernorm", None),
+        norm=norm,
         pooled_norm=None,
         positions=table_at(row, module, "embeddings.position_embeddings"),
         prefix=(),
@@ -489,15 +502,16 @@ def _pvt_attention(block: Any) -> tuple[int, Any, Any]:
 
 def _pvt_parts(module: Any) -> Parts:
     stages = _PVT.of(module).encoder.layers
+    norm = stages_before_answer(module, stages)[-1].layer_norm
     return Parts(
         embedding=stages[0].patch_embedding,
         kernel=stages[0].patch_embedding.proj,
-        norm=stages[-1].layer_norm,
+        norm=norm,
         pooled_norm=None,
         positions="",
         prefix=(),
         heads=heads_of(module),
-        width=int(stages[-1].layer_norm.normalized_shape[0]),
+        width=int(norm.normalized_shape[0]),
         has_head=has_head(module),
     )
 
