@@ -27,9 +27,10 @@ from vitviz import ModelError
 from vitviz.attribution import relevance
 from vitviz.intervention import deletion_curve, head_effects, logit_lens, occlusion, patch_lens
 from vitviz.intervention.equivariance import shuffle_patches
-from vitviz.model import Model
+from vitviz.model import Model, Preprocessing
 from vitviz.model.answers import class_names
 
+SIZE = Preprocessing(input_size=(64, 64), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 SWIN: dict[str, Any] = dict(img_size=64, window_size=4, depths=(1, 1), num_heads=(2, 2))
 VIT: dict[str, Any] = dict(img_size=64, embed_dim=48, depth=2, num_heads=3)
 
@@ -235,6 +236,45 @@ class TestWhatTheOutputsMean:
             curve = deletion_curve(model, picture(), np.arange(16).reshape(4, 4), target=1)
             assert curve.probabilities[0] == pytest.approx(acts.logits[1], rel=1e-5)
             assert np.isfinite(relevance(model, picture(), 1)).all()
+
+    @pytest.mark.parametrize(
+        ("problem", "answers"),
+        [("multi_label_classification", "labels"), ("regression", "values")],
+    )
+    def test_a_class_of_transformers_around_a_part_says_so_too(
+        self, problem: str, answers: str
+    ) -> None:
+        transformers: Any = pytest.importorskip("transformers")
+
+        class Own(transformers.ViTPreTrainedModel):  # type: ignore[misc]
+            def __init__(self, config: Any) -> None:
+                super().__init__(config)
+                self.vit = transformers.ViTModel(config, add_pooling_layer=False)
+                self.answer = nn.Linear(config.hidden_size, config.num_labels)
+                self.post_init()
+
+            def forward(self, pixel_values: torch.Tensor) -> Any:
+                return self.answer(self.vit(pixel_values).last_hidden_state[:, 0])
+
+        timms = transformers.TimmWrapperConfig(
+            architecture="test_vit",
+            model_args=dict(img_size=64),
+            num_labels=3,
+            problem_type=problem,
+        )
+        with seeded():
+            modules = (
+                transformers.TimmWrapperForImageClassification(timms),
+                Own(vit_of_transformers(image_size=64, problem_type=problem, num_labels=3).config),
+            )
+        for module in modules:
+            model = vitviz.watch(module.eval(), preprocessing=SIZE)
+            acts = vitviz.capture(model, picture())
+            assert acts.answers == answers
+            if answers == "labels":
+                assert acts.logits is not None
+                assert acts.probabilities is not None
+                assert_allclose(acts.probabilities, 1 / (1 + np.exp(-acts.logits)), rtol=1e-5)
 
     def test_a_single_output_is_a_value(self) -> None:
         model = vitviz.watch(vit(num_classes=1))

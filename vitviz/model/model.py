@@ -42,6 +42,7 @@ from .families import (
     replaces_method,
     token_weights,
 )
+from .families.description import known_class
 from .memory import capture_bytes
 from .origin import WeightsState
 from .preprocessing import Preprocessing
@@ -418,13 +419,15 @@ class Model:
         if image_side(self.module) is not None:
             return "embedding"
         own_answers = None
+        if known_class(self.module).__module__.startswith("transformers."):
+            own_answers = configured_answers(self.module)  # around a part of timm, say
         if not self.reading.adds_weights:  # else another module than the part's head answers
             parts = self.parts
             if parts.embeds or not parts.has_head:
                 return "embedding"
             if self._labels is None and self.outputs in self._embedding_widths:
                 return "embedding"
-            own_answers = configured_answers(self.part)
+            own_answers = own_answers or configured_answers(self.part)
         if self.outputs > 1 or own_answers == "labels":
             return own_answers or "classes"
         return "labels" if self._labels is not None and len(self._labels) == 2 else "values"
