@@ -12,6 +12,8 @@ from planting import assert_found, plant, scene
 import vitviz
 from vitviz import ModelError
 from vitviz.intervention import head_effects
+from vitviz.intervention.equivariance import shuffle_patches
+from vitviz.model.families import position_encodings
 from vitviz.web.anatomy import layer_boxes
 
 open_clip: Any = pytest.importorskip("open_clip.model", reason="open_clip is not installed")
@@ -88,6 +90,17 @@ def test_words_are_the_classes_of_a_whole_model(kind: str) -> None:
         head_effects(model.with_words(words), picture())
     assert acts.logits is not None
     assert_allclose(acts.logits, 20 * vectors @ own, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_its_position_embedding_is_known_and_can_be_left_out(is_whole: bool) -> None:
+    module = module_of("plain")
+    how = watched(module.visual, (32, 48)).preprocess
+    with vitviz.watch(module if is_whole else module.visual, preprocessing=how) as model:
+        assert position_encodings(model.part, model.layers) == ("embedding",)
+        shuffled = shuffle_patches(model, picture())
+    assert_allclose(shuffled.outputs[1, 0], shuffled.outputs[1, 1], rtol=1e-3, atol=1e-4)
+    assert np.abs(shuffled.outputs[0, 0] - shuffled.outputs[0, 1]).max() > 1e-4
 
 
 def test_another_size_than_its_own_is_refused() -> None:

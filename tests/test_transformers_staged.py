@@ -14,6 +14,7 @@ import vitviz
 from vitviz import ModelError
 from vitviz.activations import Activations
 from vitviz.model import Model
+from vitviz.model.families import position_encodings
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -68,6 +69,13 @@ def test_watching_changes_nothing(random: tuple[Model, Activations]) -> None:
     assert [layer.refusal for layer in acts.layers] == [None] * 8
     for layer in range(acts.depth):
         acts.attention(layer)
+
+
+def test_what_tells_the_place_of_a_patch_is_named(random: tuple[Model, Activations]) -> None:
+    model, _ = random
+    is_swin = type(model.module).__name__.startswith("Swin")
+    wanted = ("relative bias",) if is_swin else ("convolutions",)
+    assert position_encodings(model.module, model.layers) == wanted
 
 
 def test_attention_is_what_transformers_returns(random: tuple[Model, Activations]) -> None:

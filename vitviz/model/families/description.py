@@ -635,9 +635,20 @@ def has_overlapping_kernel(module: nn.Module) -> bool:
     )
 
 
-#: Names of the position embeddings of transformers and torchvision.
-_EMBEDDINGS = ("position_embeddings", "position_embedding.weight", "pos_embedding")
-_RELATIVE_BIAS = ("rel_pos", "relative_position", "cpb_mlp", "meta_mlp")  # in the names of modules
+#: Names of the position embeddings of transformers, torchvision and open_clip.
+_EMBEDDINGS = (
+    "position_embeddings",
+    "position_embedding.weight",
+    "pos_embedding",
+    "positional_embedding",
+)
+_RELATIVE_BIAS = (  # in the names of modules
+    "rel_pos",
+    "relative_position",
+    "continuous_position_bias",
+    "cpb_mlp",
+    "meta_mlp",
+)
 
 
 def position_encodings(module: nn.Module, layers: tuple[Layer, ...]) -> tuple[str, ...]:
