@@ -181,6 +181,22 @@ def test_a_model_that_timm_took_apart_attends_as_the_whole_does(name: str, net: 
     assert model.answers == "embedding"
 
 
+def test_a_backbone_of_timm_in_transformers_has_a_number_for_each_channel() -> None:
+    config = transformers.TimmBackboneConfig(
+        backbone="swin_tiny_patch4_window7_224", use_pretrained_backbone=False, out_indices=(0, 1)
+    )
+    with seeded():
+        module = transformers.TimmBackbone(config).eval()
+    size = Preprocessing(input_size=(224, 224), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
+    model = vitviz.watch(module, preprocessing=size)
+    acts = vitviz.capture(model, picture())
+    with torch.inference_mode():
+        last = module(model.preprocess(picture())[None]).feature_maps[-1]
+    assert last.shape == (1, 28, 28, 192)
+    assert acts.output is not None
+    assert_allclose(acts.output, last[0].mean(dim=(0, 1)), rtol=1e-5, atol=1e-6)
+
+
 def test_stages_without_attention_are_refused_by_that_reason() -> None:
     module = timm.create_model("coatnet_nano_rw_224", features_only=True, out_indices=(0, 1))
     with pytest.raises(vitviz.ModelError, match="has no attention"):

@@ -600,7 +600,8 @@ def one_tensor(returned: Any, module: nn.Module) -> Tensor:
         maps = [*returned.values()] if isinstance(returned, dict) else returned
     if maps:
         last: Tensor = maps[-1]
-        if last.ndim == 4 and getattr(module, "output_fmt", None) == "NHWC":
+        nets = (each for each in module.modules() if type(each).__name__ in _FEATURE_NETS)
+        if last.ndim == 4 and any(net.output_fmt == "NHWC" for net in nets):
             last = last.flatten(1, 2)
         return last.flatten(2).mean(dim=2) if last.ndim == 4 else last.mean(dim=1)
     names = ("logits", "image_embeds", "pooler_output", "last_hidden_state")
