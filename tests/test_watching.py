@@ -223,6 +223,52 @@ def test_what_a_wrapper_resizes_is_resized_before_it(options: Any, size: tuple[i
     assert acts.crop == pytest.approx(np.array(small.place(picture()).box) * 60 / size[1])
 
 
+class OtherChannels(Net):
+    """Changes the channels before it embeds patches: an X-ray's grey is repeated, say."""
+
+    change: Callable[[torch.Tensor], torch.Tensor]
+    backbone: Any
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.backbone(type(self).change(x))
+
+
+class Repeated(OtherChannels):
+    change = staticmethod(lambda x: x.repeat(1, 3, 1, 1))
+
+
+class Expanded(OtherChannels):
+    change = staticmethod(lambda x: x.expand(-1, 3, -1, -1))
+
+
+class Averaged(OtherChannels):
+    change = staticmethod(lambda x: x.mean(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads", "takes"), [(Repeated, 3, 1), (Expanded, 3, 1), (Averaged, 1, 3)]
+)
+def test_a_module_that_changes_the_channels_gets_those_of_its_preprocessing(
+    kind: type[OtherChannels], reads: int, takes: int
+) -> None:
+    with seeded():
+        part = timm.create_model("test_vit", in_chans=reads, img_size=(16, 24), patch_size=4)
+    module = kind(backbone=part).eval()
+    given = replace(SIZE, mean=(0.4,) * takes, std=(0.25,) * takes)
+    acts = vitviz.capture(vitviz.watch(module, preprocessing=given), picture())
+    with torch.inference_mode():
+        expected = module(given(picture())[None])[0]
+    np.testing.assert_array_equal(acts.output, expected)
+
+
+def test_channels_that_a_module_does_not_take_are_averaged() -> None:
+    with seeded():
+        part = timm.create_model("test_vit", in_chans=1, img_size=(16, 24), patch_size=4)
+    model = vitviz.watch(nn.Sequential(nn.Identity(), part).eval(), preprocessing=SIZE)
+    assert len(model.preprocess.mean) == 1
+    assert vitviz.capture(model, picture()).output is not None
+
+
 def test_what_enlarges_by_a_factor_is_not_run_on_what_it_has_enlarged() -> None:
     net: Any = nn.Sequential(nn.Upsample(scale_factor=2), timm_backbone())
     tokens: list[int] = []

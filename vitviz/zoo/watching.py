@@ -142,6 +142,8 @@ def watch(
             not path and not is_changed(module) and is_known_to_copy(module, model.layers[-1].name)
         )
         if not is_known:
+            if not own:
+                _keep_channels(model, preprocessing)
             _follow_resizing(model)
         if path:
             _check_whole(model, own)
@@ -166,6 +168,22 @@ class _KeepFirstTokens(Recorder):
     def before_block(self, layer: int, tokens: Tensor) -> None:
         if layer == 0:
             self.tokens = tokens
+
+
+def _keep_channels(model: Model, given: Preprocessing) -> None:
+    """Keep the given number of channels if the module takes it.
+
+    A module may repeat a grey channel for a part that was trained on colours.
+    """
+    adapted = model.preprocess
+    if len(given.mean) == len(adapted.mean):
+        return
+    model.preprocess = given
+    with torch.inference_mode():
+        try:
+            model.run(noise_input(model))
+        except Exception:
+            model.preprocess = adapted
 
 
 def _follow_resizing(model: Model) -> None:
