@@ -171,8 +171,10 @@ def test_the_provenance_says_what_was_edited(tmp_path: Path) -> None:
     edited = capture(model, image, edits=edits)
     assert edited.provenance == f"{model.provenance}, edited by MuteHeads, FillPatches"
     assert edited.provenance in attention_map(edited, 0).layout.meta["provenance"]
+    assert (plain.record["edits"], edited.record["edits"]) == ([], ["MuteHeads", "FillPatches"])
     edited.save(tmp_path / "edited.npz")
-    assert load_activations(tmp_path / "edited.npz").provenance == edited.provenance
+    loaded = load_activations(tmp_path / "edited.npz")
+    assert (loaded.provenance, loaded.record) == (edited.provenance, edited.record)
 
 
 def test_a_muted_head_still_shows_where_it_looks() -> None:

@@ -231,6 +231,12 @@ def test_the_record_is_a_copy() -> None:
     assert acts.record["picture"]["name"] is None
 
 
+def test_a_file_from_before_edits_were_recorded_has_none() -> None:
+    record = capture(own_model(), picture()).record
+    older = {key: value for key, value in record.items() if key != "edits"}
+    assert origin.Origin.of_record(older).record() == record
+
+
 def test_figures_of_a_capture_have_its_record(file: Path) -> None:
     model = own_model()
     acts = capture(model, file)

@@ -298,7 +298,8 @@ class Activations:
         `versions` of the packages and the `date` of the pass; `model`, `weights` (where they come
         from) and `weights_sha256`, of all parameters and buffers as in a profile; of the `picture`
         its `name` (None without a path), `sha256`, and `of`, what was hashed: the "file", "pixels"
-        in RGB, or a "prepared input" in float32. `notes` say why a digest is None.
+        in RGB, or a "prepared input" in float32. `edits` are the kinds of the edits of the pass;
+        `notes` say why a digest is None.
 
         Notes
         -----

@@ -161,7 +161,8 @@ def _capture_batch(
         with torch.inference_mode():
             batch = recorder.batch()
             final_norm, provenance = _copy_norm(model.final_norm), model.provenance
-            changed = _name_edits(edits)
+            kinds = [*dict.fromkeys(type(edit).__name__ for edit in edits)]
+            changed = Message(", edited by {edits}", edits=", ".join(kinds)) if kinds else ""
             photos = [reduce_picture(image.picture) for image in images]
             return [
                 Activations(
@@ -193,17 +194,12 @@ def _capture_batch(
                         source=image.source,
                         picture=image.picture,
                         photo=photo,
+                        edits=kinds,
                     ),
                     _number=number,
                 )
                 for number, (image, photo) in enumerate(zip(images, photos, strict=True))
             ]
-
-
-def _name_edits(edits: Sequence[Edit]) -> str:
-    """Return a note for the provenance line on what was changed in the pass; "" if nothing was."""
-    names = dict.fromkeys(type(edit).__name__ for edit in edits)
-    return Message(", edited by {edits}", edits=", ".join(names)) if names else ""
 
 
 def _copy_norm(norm: nn.Module | None) -> nn.Module | None:

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import ref
@@ -19,7 +19,7 @@ _LET_GO = mark("Weights digest unknown: the model was deleted before its weights
 _CHANGED = mark("Weights digest unknown: the weights were changed after the capture.")
 PICTURE_LOST = mark("Picture digest unknown: the picture was changed or deleted after the capture.")
 #: Keys of `Origin.record`, in this order.
-_KEYS = ("versions", "date", "model", "weights", "weights_sha256", "picture", "notes")
+_KEYS = ("versions", "date", "model", "weights", "weights_sha256", "picture", "edits", "notes")
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -149,6 +149,8 @@ class Origin:
         Referenced weakly, so that its owner can delete it.
     photo : PIL.Image
         The capture's own copy, reduced if the picture is large.
+    edits : sequence of str
+        Kinds of the edits of the pass.
     """
 
     def __init__(
@@ -160,18 +162,19 @@ class Origin:
         source: PictureSource,
         picture: Image.Image,
         photo: Image.Image,
+        edits: Sequence[str],
     ) -> None:
         self._date = now()
         self._model, self._weights, self._state, self._source = model, weights, state, source
         self._picture, self._photo = ref(picture), photo
-        self._size = picture.size
+        self._size, self._edits = picture.size, [*edits]
         self._record: dict[str, Any] | None = None
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> "Origin":
         """Return the origin that gave this record, which may stand among other keys."""
         origin = cls.__new__(cls)
-        origin._record = {key: record[key] for key in _KEYS}
+        origin._record = {key: {"edits": [], **record}[key] for key in _KEYS}  # older files
         return origin
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -192,6 +195,7 @@ class Origin:
             "weights": str(self._weights),
             "weights_sha256": weights_sha256,
             "picture": {**asdict(self._source), "sha256": picture_sha256},
+            "edits": self._edits,
             "notes": [note for note in notes if note],
         }
         if not record["notes"]:  # else a later call may know more or less
