@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from vitviz.activations import MuteHeads, capture
 from vitviz.attribution import relevance
 from vitviz.common.images import ImageError
+from vitviz.inspection import position_table
 from vitviz.model import Model, Preprocessing
 from vitviz.model.families import ModelError
 from vitviz.model.model import RECORDER, Recorder
@@ -314,6 +315,19 @@ def test_positions_may_leave_the_prefix_out() -> None:
     assert model.layers[0].prefix == ("reg1",)
     assert model.position_embedding is not None
     assert len(model.position_embedding) in (100, 101)
+
+
+def test_sines_and_cosines_in_a_parameter_are_not_learned() -> None:
+    module = timm_module("test_vit")  # as of MAE, whose training leaves them as they are
+    model = watched(module, (160, 160), trained=True, weights="mine")
+    assert model.positions_learned
+    table = position_table("sincos2d", grid=model.layers[0].query_grid, embed_dim=64)
+    with torch.no_grad():
+        module.pos_embed[0, 0] = 0
+        module.pos_embed[0, 1:] = torch.from_numpy(table)
+        assert not model.positions_learned
+        module.pos_embed[0, 1:] *= 1.1
+    assert model.positions_learned
 
 
 @pytest.mark.parametrize(("name", "norm"), [("test_vit", "norm"), ("test_vit2", "fc_norm")])

@@ -712,7 +712,14 @@ class Model:
 
     @property
     def positions_learned(self) -> bool:
-        return isinstance(self.positions, nn.Parameter)
+        """Whether E_pos is learned: of MAE it is a parameter that training leaves as it began."""
+        table = self.positions
+        if not isinstance(table, nn.Parameter) or not self.trained:
+            return isinstance(table, nn.Parameter)
+        rows = table.detach().float().flatten(0, -2)[1:]  # the first may belong to CLS
+        squares = rows.square().sum(dim=1)
+        # Of each pair of a sine and a cosine the squares sum to 1.
+        return not torch.allclose(squares, torch.full_like(squares, rows.shape[1] / 2), rtol=1e-2)
 
 
 def noise_input(model: Model) -> Tensor:
