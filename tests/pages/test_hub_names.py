@@ -20,6 +20,7 @@ from pages.driver import (
     opened,
     provenance,
     settled,
+    stack,
     told,
     typed,
 )
@@ -140,6 +141,20 @@ def test_a_folder_is_in_the_menu_and_is_shown(folder: Path, say: Callable[..., N
     assert_works(opened("filters", model=title))
     at = opened("attention", model=title, size="64x112")
     assert "positions resampled from 10x10 to 4x7, input 64 × 112 px" in provenance(at)
+
+
+def test_random_weights_of_folders_of_one_name_are_told_apart(
+    folder: Path, tmp_path: Path, say: Callable[..., None]
+) -> None:
+    other = tmp_path / "theirs" / "mine"
+    module = timm.create_model("test_vit", depth=3)
+    save_for_hf(module, str(other), model_config={"model_args": {"depth": 3}})
+    say(f"--checkpoint={folder}", f"--checkpoint={other}")
+    names = (f"{folder.parent.name}/mine", 2), ("theirs/mine", 3)
+    for title, depth in names:
+        at = opened("attention", model=title, weights="random")
+        assert_works(at)
+        assert len(stack(at)["peaks"]) == depth * 2 * 101, title  # heads, queries
 
 
 def test_options_name_folders_and_files_that_are_there(folder: Path, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def cached_random_kernel(model: "Model") -> np.ndarray:
         with turn(st.empty(), load_queue()):
             return random_kernel(model)
 
-    return results.capture_cache().get(("random kernel", model.name), make)
+    return results.capture_cache().get(("random kernel", model.name, model.folder), make)
 
 
 def initial_kernel(model: "Model") -> np.ndarray | None:

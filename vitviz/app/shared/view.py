@@ -122,9 +122,12 @@ def head_name(head: int | None) -> str:
 
 
 def model_key(model: "Model") -> tuple[str, str]:
-    """Return the part of a cache key that identifies a model: name, weights and preprocessing."""
+    """Return the part of a cache key that identifies a model: name, weights and preprocessing.
+
+    Random weights of two folders may have all of these in common, but not the folder.
+    """
     words = () if model.words is None else model.words.names
-    return model.name, f"{model.weights}, {model.preprocess}, {words}"
+    return model.name, f"{model.weights}, {model.preprocess}, {words}, {model.folder}"
 
 
 def placed_grid(picture: Picture, acts: "Activations", layer: int) -> PlacedGrid:
