@@ -360,6 +360,24 @@ def test_the_sixth_class_is_not_among_five(place: int, among_five: int) -> None:
     acts: Any = SimpleNamespace(probabilities=shares)
     sums = measuring._sum_answers([acts], [0], table).sums
     assert sums["answers/top"].tolist() == [place == 0, among_five]
+    acts.probabilities = np.full(7, 1 / 7)  # of equal classes the first counts as the best
+    sums = measuring._sum_answers([acts], [0], table).sums
+    assert sums["answers/top"].tolist() == [place == 0, among_five]
+
+
+def test_a_picture_without_numbers_does_not_count_in_the_mean_of_a_head() -> None:
+    model, some = own_model(), PICTURES[:4]
+    expected = profile(model, some, importance=["mean"]).importance("mean")[1]
+
+    def spoil(_: object, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        z = inputs[0].clone()
+        z[z.std(dim=(2, 3)).amax(1) < 1e-6] = torch.nan  # of one colour
+        return (z,)
+
+    model.module.register_forward_pre_hook(spoil)
+    found = profile(model, [*some, Image.new("RGB", (32, 32))], importance=["mean"])
+    assert "NaN or infinite" in found.pictures["skipped"][4]
+    assert_allclose(found.importance("mean")[1].means, expected.means, atol=1e-6)
 
 
 def test_pictures_without_labels_have_no_accuracy() -> None:

@@ -264,16 +264,21 @@ def check_finite(model: Model, acts: Activations) -> None:
     ModelError
         When the logits or the last tokens are not finite.
     """
-    outputs = [acts.tokens(acts.depth)]  # NaN and infinity stay in the residual stream
-    if acts.logits is not None:
-        outputs.append(acts.logits)
-    if not all(np.isfinite(output).all() for output in outputs):
+    if not is_finite(acts):
         raise ModelError(
             "{model} ({weights}) produced NaN or infinite values for this picture. Check that "
             "the weights are intact and belong to this architecture.",
             model=model.name,
             weights=model.weights,
         )
+
+
+def is_finite(acts: Activations) -> bool:
+    """Whether the logits and the last tokens hold neither NaN nor infinite values."""
+    outputs = [acts.tokens(acts.depth)]  # NaN and infinity stay in the residual stream
+    if acts.logits is not None:
+        outputs.append(acts.logits)
+    return all(np.isfinite(output).all() for output in outputs)
 
 
 def check_edits(edits: Sequence[Edit], model: Model) -> None:

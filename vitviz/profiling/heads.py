@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from ..activations import Activations, captures
-from ..activations.forward import muted_answers
+from ..activations.forward import is_finite, muted_answers
 from ..common.query import Grid
 from ..inspection import windowed_distance
 from ..inspection.attention import entropy_of_scores, mean_distance, patch_distances
@@ -40,7 +40,7 @@ AttentionBlock = tuple[slice, slice, np.ndarray | None, np.ndarray, np.ndarray]
 def muting_values(
     model: Model, kinds: Sequence[MutingKind], entries: Sequence[Entry], batch_size: int
 ) -> Muting:
-    """Return the outputs of muted heads; a mean is taken over these entries.
+    """Return the outputs of muted heads; a mean is taken over the entries that are measured.
 
     Raises
     ------
@@ -64,7 +64,8 @@ def muting_values(
         muting[kind] = {}
     if "mean" in muting:
         images = (image for image, _ in read_all(entries))
-        muting["mean"] = mean_head_outputs(captures(model, images, batch_size=batch_size))
+        stream = captures(model, images, batch_size=batch_size)
+        muting["mean"] = mean_head_outputs(acts for acts in stream if is_finite(acts))
     return muting
 
 

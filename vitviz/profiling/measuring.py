@@ -314,8 +314,9 @@ def _sum_answers(
         counts["count"][number] += 1
         counts["confidence"][number] += shares[answer]
         counts["right"][number] += answer == label
-        rank = int((shares > shares[label]).sum())
-        top += rank == 0 and answer == label, rank < 5
+        ahead = shares > shares[label]
+        ahead[:label] |= shares[:label] == shares[label]  # as argmax: the first of equals is best
+        top += answer == label, ahead.sum() < 5
         loss = loss - np.log(max(float(shares[label]), _SMALLEST))
     sums = {f"answers/{name}": number for name, number in counts.items()}
     return State({}, sums | {"answers/top": top, "answers/loss": loss})

@@ -85,8 +85,8 @@ BOXES: Mapping[str, StepText] = {
         mark("heads side by side"),
         2,
         mark(
-            "All {h} heads work at the same time, each with its own q, k and v. Their results "
-            "are put side by side: {h} × {d} numbers."
+            "Each head has its own q, k and v, and all work at the same time. Their results are "
+            "put side by side: {h} × {d} numbers."
         ),
     ),
     "heads_norm": StepText(
