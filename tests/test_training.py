@@ -619,3 +619,29 @@ def test_a_model_is_evaluated_from_its_file_and_another_file_is_refused(
     for name in (str(wrong), "nothing"):
         assert cli.main(["evaluate", name, "--data", str(data)]) == 2
         assert "was not written by `vitviz train`." in capsys.readouterr().err
+
+
+def test_grades_are_written_into_the_weights_or_it_is_said_why_not(
+    finished: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / finished.name
+    file.write_bytes(finished.read_bytes())
+    command = ["evaluate", str(file), "--data", str(data), "--grades"]
+    assert cli.main(command) == 0
+    assert f"{SMOKE.held_out} held-out pictures" in capsys.readouterr().out
+    graded, about = file.read_bytes(), metadata(file)
+    assert about.pop("grades")["held_out_pictures"] == SMOKE.held_out
+    assert about == metadata(finished)
+    assert_close(load_file(file), load_file(finished), rtol=0, atol=0)
+
+    def refuse(*paths: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err == f"{file}: Permission denied.\n"
+    assert file.read_bytes() == graded

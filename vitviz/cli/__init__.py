@@ -227,7 +227,8 @@ def _grades(arguments: argparse.Namespace) -> int:
 
     try:
         grades = fit_grades(arguments.model, data=arguments.data, device=arguments.device)
-    except ValueError as error:
+        write_metadata(weights_file(arguments.model), grades=grades)
+    except (ValueError, OSError) as error:
         return print_refusal(error)
     low, high = grades["weak_below"], grades["confident_from"]
     print(f"weak below {low:.1%}, confident from {high:.1%}")
@@ -235,7 +236,6 @@ def _grades(arguments: argparse.Namespace) -> int:
         print(f"\n{grades[f'{split}_pictures']:,} {split.replace('_', '-')} pictures")
         for grade, (share, right) in grades[split].items():
             print(f"{grade:10} {share:7.2%} of the answers, of which {right:7.2%} are right")
-    write_metadata(weights_file(arguments.model), grades=grades)
     return 0
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ...common import DEFAULT_MODEL
-from ...common.files import assets
+from ...common.files import assets, open_replacement
 from ...model.answers import Grades
 from .errors import CheckpointError
 
@@ -78,9 +78,16 @@ def load_trained(path: Path) -> Shipped:
 
 
 def write_metadata(path: Path, **about: Any) -> None:
-    """Add to the metadata of a file that `vitviz train` wrote, without changing its tensors."""
-    metadata = {**_metadata(path), **about}
-    save_file(load_file(path), path, metadata={"vitviz": json.dumps(metadata)})
+    """Add to the metadata of a file that `vitviz train` wrote, without changing its tensors.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+    """
+    metadata = {"vitviz": json.dumps({**_metadata(path), **about})}
+    with open_replacement(path) as file:  # `save_file` raises no OSError
+        file.write(save(load_file(path), metadata))
 
 
 @cache
