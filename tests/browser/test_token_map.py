@@ -760,12 +760,27 @@ def test_a_frame_that_is_not_there_yet_is_waited_for(
     assert tiles.count() == 3
     page.evaluate("state => { show({ state }) }", STATE | {"frame": 1})
     assert text(page, "reading") == "Loading …"
+    assert not page.locator(".save-menu").is_visible()  # else the map before would be saved
     assert abs(drawn(page)[peak] - 120).max() <= 2  # the picture alone
     assert tiles.count() == 0
     assert not label(page)
     page.evaluate("state => { show({ state }) }", STATE)
     assert abs(drawn(page)[peak] - 120).min() > 20
     assert tiles.count() == 3
+    assert page.locator(".save-menu").is_visible()
+
+
+def test_a_pointer_that_rests_while_another_model_comes_shows_no_token_of_the_one_before(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted())
+    page.evaluate(MOVES, ["photo", [(0.8, 0.8)]])
+    assert text(page, "photoTitle") == "The query: row 9 column 13"
+    page.evaluate("state => { show({ version: 1, state }) }", STATE)  # an answer on the same model
+    assert text(page, "photoTitle") == "The query: row 9 column 13"
+    other = shape_of(np.zeros((1, 36, 36)), (5, 7)).to_message("layer 1")
+    page.evaluate("frames => { show({ frames, stackId: 'other' }) }", [other])
+    assert text(page, "photoTitle") == "The query: CLS"
 
 
 @pytest.mark.bars

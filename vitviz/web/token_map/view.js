@@ -38,6 +38,12 @@ function press(event) {
   (all.find((view) => path.includes(view.box)) ?? all.findLast((view) => view.data.alone))?.press(event);
 }
 
+/** The tokens of a frame, by which it is compared with another.
+ * @param {ViewMessage["frames"][number]} shape */
+function tokensOf({ rows, cols, prefix }) {
+  return JSON.stringify([rows, cols, prefix]);
+}
+
 /** @extends {Component<ViewMessage>} */
 class View extends Component {
   /** @type {number | null} */ hover = null; // query under the pointer
@@ -67,7 +73,9 @@ class View extends Component {
 
   /** @param {ViewMessage} data @param {any} send */
   receive(data, send) {
+    const before = this.data && tokensOf(this.shape);
     super.receive(data, send);
+    if (before !== tokensOf(this.shape)) this.hover = null; // it was a token of another grid
     this.asked = null;
     for (const view of this.linked) view.redraw(); // their scale may have changed
   }
@@ -313,6 +321,7 @@ class View extends Component {
     if (before && (before.rows !== rows || before.cols !== cols)) this.pointed = null; // of another map
     this.box.dataset.role = selection.role;
     this.rooms = this.#rooms();
+    this.saveMenu.style.visibility = this.here ? "" : "hidden"; // what is not here cannot be saved
     this.#drawTools();
     this.#drawPhoto(selection);
     if (this.here) this.#drawMaps(selection);
