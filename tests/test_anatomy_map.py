@@ -565,18 +565,20 @@ def test_one_register_is_one(registers: int, title: str) -> None:
 
 
 def test_numbers_in_half_precision_are_those_that_were_sent_the_smallest_too() -> None:
-    values = np.array([[6e-8, -5.9e-6, 1e-5, 6.2e-5, 1.5, -65504.0, 1e6, 0.0]], np.float32)
-    sent = pack_numbers("x", {"exact": values}, {"before": values, "half": values})
+    values = np.array([[6e-8, -5.9e-6, 1e-5, 6.2e-5, 1.5, -65504.0, 1e4, 0.0]], np.float32)
+    huge = -16 * values  # beyond half precision
+    sent = pack_numbers("x", {"exact": values}, {"before": values, "huge": huge, "half": values})
     stack, numbers = sent.pop("stack"), {name: part.tolist() for name, part in sent.items()}
     found = evaluate(
-        "((all) => ['exact', 'half'].map((name) => [...all.get(name).row(0)]))"
+        "((all) => ['exact', 'half', 'huge'].map((name) => [...all.get(name).row(0)]))"
         "(tensors(stack.tensors, Float32Array.from(exact), Uint16Array.from(half)))",
         ["anatomy_map/tensors"],
         stack=stack,
         **numbers,
     )
     np.testing.assert_array_equal(np.float32(found[0]), values[0])
-    np.testing.assert_array_equal(found[1], np.float16(np.clip(values[0], -65504, 65504)))
+    np.testing.assert_array_equal(found[1], np.float16(values[0]))
+    np.testing.assert_array_equal(np.float32(found[2]), huge[0])
     assert found[1][0] > 0
 
 

@@ -31,7 +31,7 @@ def pack_numbers(
     Parameters
     ----------
     exact, half : mappings of names to ndarrays
-        Arrays sent as float32, and arrays for which half precision is enough.
+        Arrays sent as float32, and arrays for which half precision is enough if its range is.
     only : mapping of names to int, optional
         The row to send of an array whose other rows are left out.
 
@@ -42,6 +42,8 @@ def pack_numbers(
         flat ndarray of uint16, the bits of float16.
     """
     only = only or {}
+    large = {name: array for name, array in half.items() if np.abs(array).max(initial=0) > _HALF}
+    exact, half = {**exact, **large}, {name: half[name] for name in half if name not in large}
     tensors: list[dict[str, Any]] = []
     flat: list[list[np.ndarray]] = []
     for precise, arrays in ((True, exact), (False, half)):
@@ -63,7 +65,7 @@ def pack_numbers(
             first += part.size
         flat.append(numbers)
     single, short = (np.concatenate(numbers, dtype=np.float32) for numbers in flat)
-    bits = np.clip(short, -_HALF, _HALF).astype(np.float16).view(np.uint16)
+    bits = short.astype(np.float16).view(np.uint16)
     return {"stack": {"id": stack_id, "tensors": tensors}, "exact": single, "half": bits}
 
 

@@ -99,6 +99,11 @@ def _capture_and_source(
 ) -> "tuple[Activations, tuple[Model, Picture] | None]":
     """Return the capture and, for Anatomy, the model and picture that it is of."""
     if isinstance(of, Activations):
+        if image is not None or picture is not None:
+            raise TypeError(
+                "A capture has its picture already. Leave out image and picture, or give the model "
+                "instead of the capture."
+            )
         if view == "anatomy":
             raise ValueError(
                 'A capture does not hold the weights that view="anatomy" draws. '
