@@ -421,6 +421,26 @@ def test_boxes_and_masks_are_in_pixels_of_the_file(tmp_path: Path, orientation: 
         assert_array_equal(patches_inside(entry, masks, acts, image), expected)
 
 
+@pytest.mark.parametrize("kind", ["L", "P", "RGB"])
+def test_a_mask_of_class_numbers_is_refused_and_one_of_any_mode_is_read(
+    folder: Path, tmp_path: Path, kind: Any
+) -> None:
+    image, entry = vitviz.open_image(folder / "0.png"), Entry("0", str(folder / "0.png"))
+    acts = vitviz.capture(model_of(), image)
+    white = Image.new("L", image.size)
+    white.paste(255, (0, 0, image.width // 2, image.height))
+    numbers = white.point(lambda value: value and 1)
+    if kind != "L":  # maroon, as class 1 of Pascal VOC, with borders that are nearly white
+        numbers.putpalette([0, 0, 0, 128, 0, 0, 224, 224, 192])
+        numbers.putpixel((0, 0), 2)
+    white.convert(kind).save(tmp_path / "0.png")
+    expected = np.tile([True, True, False, False], (3, 1))
+    assert_array_equal(patches_inside(entry, str(tmp_path), acts, image), expected)
+    numbers.convert(kind).save(tmp_path / "0.png")
+    with pytest.raises(ProfileError, match=r"0\.png is not black and white\. Make it white"):
+        patches_inside(entry, str(tmp_path), acts, image)
+
+
 @pytest.mark.parametrize(("of_picture", "of_mask"), [("NFD", "NFC"), ("NFC", "NFD")])
 def test_letters_of_a_mask_may_be_composed_or_not(
     tmp_path: Path, of_picture: Any, of_mask: Any

@@ -112,7 +112,7 @@ def judge_piece(
             table["skipped"][place] = str(error)
             continue
         assert acts.probabilities is not None  # `faithfulness` has checked
-        answer, other = (int(index) for index in acts.probabilities.argsort()[::-1][:2])
+        answer, other = map(int, (-acts.probabilities).argsort(kind="stable")[:2])
         table["answer"][place] = answer
         table["confidence"][place] = float(acts.probabilities[answer])
         here = {name: each[place] for name, each in values.items()}
@@ -267,6 +267,13 @@ def patches_inside(
             return None
         with Image.open(path) as file:
             mask = file.convert("L")
+            has_colours = file.mode in ("P", "RGB", "RGBA")
+            is_grey = not has_colours or file.convert("RGB") == mask.convert("RGB")
+        if not is_grey or 0 < np.asarray(mask).max() < 128:  # such as the numbers of classes
+            raise ProfileError(
+                f"The mask {path} is not black and white. Make it white where the object is, and "
+                "black elsewhere."
+            )
         width, height = size_in_file(entry, image)
         if mask.size not in (image.size, (width, height)):
             raise ProfileError(
