@@ -1,6 +1,7 @@
 """Explain: maps of one class side by side, by rank, and whether they are better than chance."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ from vitviz import Model, ModelError, attribution, inspection, intervention
 from vitviz.app.screens import explain_curves, explain_recorded
 from vitviz.app.shared import pictures, queue, results
 from vitviz.common import SMALL_MODEL
-from vitviz.common.language import as_percent
+from vitviz.common.language import as_percent, use_language
 from vitviz.profiling import load_faithfulness
 
 
@@ -297,6 +298,11 @@ def test_curves_that_the_cache_dropped_one_by_one_can_be_had_again(
     for button in [each for each in at.button if each.key == "run curves"]:
         button.click().run()
     assert alts(at) == before
+    with use_language("ko"):  # the driver calls the options what the menus call them
+        korean = opened("explain", maps="relevance", fill="blur", lang="ko")
+        columns = open_data(korean, "explain").dataframe[1].value.columns
+    assert len(columns) == 9
+    assert not re.findall("[a-z]{3}", " ".join(columns))
 
 
 def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:

@@ -180,9 +180,10 @@ def curves_table(curves: "dict[str, Pair]", removal: "Removal", name: str) -> Ta
 
     deletion, _ = next(iter(curves.values()))
     columns: Columns = {Message("patches removed or put back, %"): 100 * deletion.shares}
-    for label, pair in curves.items():
+    for name_of_map, pair in curves.items():
+        label = Message(name_of_map)
         removed, back = (100 * curve.probabilities for curve in pair)
-        columns[Message("{map}, removed, %", map=Message(label))] = removed
+        columns[Message("{map}, removed, %", map=label)] = removed
         columns[Message("{map}, put back, %", map=label)] = back
         deleted, inserted = pair
         if isinstance(deleted, intervention.RandomCurve):
