@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import streamlit as st
@@ -22,7 +24,7 @@ from pages.driver import (
     until,
 )
 from vitviz import Model
-from vitviz.app.shared import queue, results
+from vitviz.app.shared import models, queue, results
 from vitviz.app.shared.queue import BusyError, Queue
 
 
@@ -245,6 +247,40 @@ def test_an_experiment_lets_other_pages_be_drawn() -> None:
             assert time.monotonic() - before < 1
         go.set()
     assert len(begun) == queue.DRAWN_AT_ONCE + 1
+
+
+@pytest.mark.parametrize("what", ["experiment", "model"])
+def test_those_who_wait_for_what_another_visitor_asked_for_let_pages_be_drawn(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, begun = threading.Event(), []
+
+    def make(*_: object) -> int:
+        begun.append(1)
+        go.wait(20)
+        return 7
+
+    name = f"many who wait, {time.monotonic()}"
+    view: Any = SimpleNamespace(key=(name,))
+    monkeypatch.setattr(models, "_load", make)
+    monkeypatch.setattr(models, "_bytes_of", lambda *_: 8)
+
+    def draw() -> None:
+        if what == "model":
+            models.load_by_name(name)
+        else:
+            results.experiment(view, (what,), make)
+
+    with pages(queue.DRAWN_AT_ONCE + 1, draw):
+        until(lambda: bool(begun))
+        time.sleep(0.2)  # the others have come
+        before = time.monotonic()
+        with queue.drawing(st.empty()):
+            pass
+        waited = time.monotonic() - before
+        go.set()
+    assert begun == [1]
+    assert waited < queue.PATIENCE / 2
 
 
 def test_a_page_is_drawn_in_the_end_beside_others_that_hang(

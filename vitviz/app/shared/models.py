@@ -14,7 +14,7 @@ import streamlit as st
 from vitviz.app.shared import downloads, limits, results
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture
-from vitviz.app.shared.queue import Queue, turn
+from vitviz.app.shared.queue import Queue, let_pages_be_drawn, turn
 from vitviz.app.shared.started import options
 from vitviz.app.shared.view import Cached
 from vitviz.common.language import mark, tr, tr_md
@@ -158,7 +158,11 @@ def _load_in_sight(key: Any, words: str) -> "Model":
         with turn(place, load_queue()), place, st.spinner(words):
             yield
 
-    model = _get_or_load(key, in_turn, lambda: place.progress(0.0, words))
+    def waiting() -> None:  # another visitor's page loads it
+        let_pages_be_drawn()
+        place.progress(0.0, words)
+
+    model = _get_or_load(key, in_turn, waiting)
     place.empty()
     return model
 

@@ -247,6 +247,11 @@ def drawing(place: DeltaGenerator) -> Iterator[None]:
             return_freed_memory()
 
 
+def let_pages_be_drawn() -> None:
+    """Give up this thread's turn of drawing a page, as it waits for an experiment or a model."""
+    _held.page.close()
+
+
 def _show_ahead(place: DeltaGenerator, ahead: int) -> None:
     place.progress(0.0, tr("{ahead} ahead of you", ahead=ahead))
 
@@ -270,7 +275,7 @@ def turn(
         yield _held.turn
         return
     if patient or queue is not None:
-        _held.page.close()
+        let_pages_be_drawn()
     place = place or st.empty()
     line = pass_queue() if queue is None else queue
     with line.turn(partial(_show_ahead, place), patient=patient) as mine:

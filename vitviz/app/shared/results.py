@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture, sample, samples
-from vitviz.app.shared.queue import BusyError, current_turn, turn
+from vitviz.app.shared.queue import BusyError, current_turn, let_pages_be_drawn, turn
 from vitviz.app.shared.started import options
 from vitviz.app.shared.view import View, model_key
 from vitviz.common.language import Message, tr
@@ -378,17 +378,16 @@ def experiment(
 
             return make(progress)
 
+    def waiting() -> None:
+        let_pages_be_drawn()
+        words = tr("Another visitor has asked for the same; it is being computed")
+        bar.progress(0.0, words)
+
     with place.container():
         bar = st.progress(0.0)
         st.button(tr("Cancel"), key=f"cancel {key[0]}", icon=":material/cancel:")
     try:
-        result = capture_cache().get(
-            (*view.key, *key),
-            compute,
-            waiting=lambda: bar.progress(
-                0.0, tr("Another visitor has asked for the same; it is being computed")
-            ),
-        )
+        result = capture_cache().get((*view.key, *key), compute, waiting=waiting)
     except BusyError:
         place.empty()
         raise
