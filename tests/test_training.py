@@ -470,6 +470,17 @@ def test_a_run_at_its_end_goes_on_where_its_recipe_is_longer(
         train(SMOKE, data=data, out=first, report=silent)
 
 
+def test_a_run_begun_anew_keeps_no_moments_of_the_one_before(
+    finished: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finished.parent, tmp_path / "run")
+    (folder / "checkpoint.safetensors").unlink()
+    path = train(replace(SMOKE, stages=SMOKE.stages[:1]), data=data, out=folder, report=silent)
+    moments = record(path.with_name("moments.npz"))
+    assert moments["image_size"].tolist() == [32, 32, 32]
+    assert moments["epoch"].tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("other", [dict(batch_size=10), dict(seed=1)])
 def test_another_recipe_in_the_same_folder_is_refused(

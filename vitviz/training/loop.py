@@ -209,6 +209,10 @@ class _Run:
     def per_epoch(self) -> int:
         return len(self.split.labels) // self.recipe.batch_size
 
+    @property
+    def moments(self) -> Path:
+        return self.checkpoint.with_name("moments.npz")
+
     def resume(self) -> tuple[Network, Network]:
         """Return the model and its moving average, from the checkpoint or newly initialised."""
         recipe = json.loads(json.dumps(asdict(self.recipe)))
@@ -249,9 +253,9 @@ class _Run:
     def snapshot(self, stage: int, step: int) -> None:
         """Add a snapshot of the averaged model to the run's file."""
         if isinstance(self.average, VisionTransformer):
-            file, epoch = self.checkpoint.with_name("moments.npz"), step / self.per_epoch
+            epoch = round(step / self.per_epoch, 3)
             add_snapshot(
-                self.average, self.held_out, file, stage=stage, step=step, epoch=round(epoch, 3)
+                self.average, self.held_out, self.moments, stage=stage, step=step, epoch=epoch
             )
 
 
@@ -336,6 +340,8 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     main, device = accelerator.is_main_process, accelerator.device
     early = {math.ceil(epoch * per_epoch) for epoch in recipe.early} if number == 0 else set()
     if first == 0 and main:
+        if number == 0:  # a run that was begun in this folder before left its own
+            run.moments.unlink(missing_ok=True)
         run.snapshot(number, 0)
     optimisers = build_optimisers(model, recipe)
     mean, std = run.split.mean, run.split.std
