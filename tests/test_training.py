@@ -53,7 +53,7 @@ from vitviz.training import (
     record,
     train,
 )
-from vitviz.training.objective import reduced_precision
+from vitviz.training.objective import Objective, reduced_precision
 from vitviz.vit import Attention, VisionTransformer, resize_position_embedding
 
 SMOKE = RECIPES["smoke"]
@@ -431,6 +431,23 @@ def test_run_interrupted_between_two_steps_goes_on_with_the_next(
     assert lines[0] == "resuming at stage 1, step 7"
     assert_close(halved.batches, whole[1].batches, rtol=0, atol=0)
     assert history(path) == EPOCHS
+
+
+def test_a_loss_in_the_history_counts_the_steps_before_a_resumption(
+    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    values = iter(range(100))
+
+    def count(objective: Objective, *_: object) -> Tensor:
+        return next(objective.parameters()).sum() * 0 + next(values)
+
+    monkeypatch.setattr(Objective, "forward", count)
+    Watched(monkeypatch, interrupt_at=7)  # of five steps each epoch
+    with pytest.raises(KeyboardInterrupt):
+        train(SMOKE, data=data, out=tmp_path, save_every=1, report=silent)
+    path = train(SMOKE, data=data, out=tmp_path, save_every=1, report=silent)
+    rows = json.loads(path.with_suffix(".json").read_text())["epochs"]
+    assert [row["loss"] for row in rows] == [2, 7, 12]  # the mean of 0..4, 5..9 and 10..14
 
 
 def test_training_without_accelerate_names_the_extra(

@@ -348,7 +348,7 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     objective = accelerator.prepare_model(Objective(model, recipe, mean, std))
     part = recipe.batch_size // accelerator.num_processes
     mine = slice(accelerator.process_index * part, (accelerator.process_index + 1) * part)
-    losses: list[float] = []
+    losses: list[float] = [*about.get("losses", [])]  # since the last row of the history
     clock = time.monotonic()
     bar = tqdm(
         _batches(run.split, recipe, number, first, steps, mine),
@@ -393,7 +393,7 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
             run.snapshot(number, count)
         if main and (is_evaluation or count % run.save_every == 0):
             now = time.monotonic()
-            about.update(step=count, seconds=about["seconds"] + now - clock)
+            about.update(step=count, seconds=about["seconds"] + now - clock, losses=[*losses])
             clock = now
             run.save(model)
         if is_evaluation and has_converged(about["history"], stage.image_size, recipe.patience):
