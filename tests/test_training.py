@@ -557,6 +557,41 @@ def test_command_trains_and_the_same_seed_gives_the_same_bits(
     assert_close(written, load_file(finished), rtol=0, atol=0)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
+def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import resource
+
+    command = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(tmp_path)]
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train(SMOKE, data=data, out=tmp_path, report=Interrupted(at=2))
+    before = checkpoint.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) - 1, limits[1]))
+    try:
+        assert cli.main(command) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err.splitlines()[-1] == f"{checkpoint}: File too large."
+    assert checkpoint.read_bytes() == before
+    assert {one.name for one in tmp_path.iterdir()} == {checkpoint.name, "moments.npz"}
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_file_of_the_data_that_is_missing_is_named(
+    command: str, finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(data, tmp_path / "data")
+    (missing,) = folder.rglob("batches.meta")
+    missing.unlink()
+    own = ["--recipe", "smoke", "--out", str(tmp_path / "run")]
+    words = own if command == "train" else [str(finished)]
+    assert cli.main([command, *words, "--data", str(folder)]) == 2
+    assert capsys.readouterr().err == f"{missing}: No such file or directory.\n"
+
+
 #: Both processes are forks of one that has imported what they need.
 TWO_PROCESSES = """
 import os, sys

@@ -165,7 +165,7 @@ def _train(arguments: argparse.Namespace) -> int:
     allow_interrupts()
     try:
         print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # such as a full disk
         return print_refusal(error)
     return 0
 
@@ -182,7 +182,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         result = evaluate(
             arguments.model, data=arguments.data, split=arguments.split, device=arguments.device
         )
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return print_refusal(error)
     print(f"accuracy                      {result.accuracy:7.2%}")
     print(f"label among the best five     {result.among_five:7.2%}")

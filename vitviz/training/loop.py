@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from ..common.files import replace_file
 from ..model.initialisation import build_random_model
 from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
@@ -140,6 +141,8 @@ def train(
     ValueError
         When the data are missing or too few, `out` holds a run of another recipe, or accelerate is
         not installed.
+    OSError
+        When a file cannot be read or written. The last checkpoint stays as it was.
     """
     try:
         from accelerate import Accelerator
@@ -241,14 +244,12 @@ class _Run:
 
     def save(self, model: Network) -> None:
         """Write model and average as fp16, small enough for version control."""
-        partial = self.checkpoint.with_suffix(".partial")
         averages = {AVERAGE + name: value for name, value in self.average.state_dict().items()}
         state = {
             name: value.half() if value.is_floating_point() else value
             for name, value in (model.state_dict() | averages).items()
         }
-        save_file(state, partial, metadata={"vitviz": json.dumps(self.about)})
-        partial.replace(self.checkpoint)
+        replace_file(self.checkpoint, save(state, metadata={"vitviz": json.dumps(self.about)}))
 
     def snapshot(self, stage: int, step: int) -> None:
         """Add a snapshot of the averaged model to the run's file."""
