@@ -97,14 +97,16 @@ def write_cifar100(folder: Path, train_split: Split, test_split: Split) -> None:
     write_python2(folder / "meta", {b"coarse_label_names": coarse, b"fine_label_names": names})
 
 
-def write_sheets(path: Path, split: Split, *, rows: int = 2, cols: int = 5) -> None:
-    """Sheets of `rows` x `cols` pictures, row by row, as lossless PNG."""
+def write_sheets(
+    path: Path, split: Split, *, rows: int = 2, cols: int = 5, kind: str = "PNG"
+) -> None:
+    """Sheets of `rows` x `cols` pictures, row by row, by default as lossless PNG."""
     per_sheet = rows * cols
     sheets, labels = [], []
     for first in range(0, len(split.labels), per_sheet):
         tiles = split.pictures[first : first + per_sheet].reshape(rows, cols, 32, 32, 3)
         sheet = pa.BufferOutputStream()
-        Image.fromarray(tiles.swapaxes(1, 2).reshape(rows * 32, cols * 32, 3)).save(sheet, "PNG")
+        Image.fromarray(tiles.swapaxes(1, 2).reshape(rows * 32, cols * 32, 3)).save(sheet, kind)
         sheets.append(sheet.getvalue().to_pybytes())
         labels.append(split.labels[first : first + per_sheet].astype(np.uint8).tobytes())
     table = pa.table({"sheet": sheets, "label": labels})

@@ -356,6 +356,22 @@ def test_run_writes_a_model_that_describes_itself(finished: Path, data: Path) ->
     assert (curve["picture_side"], "temperature" in curve) == (32, False)
 
 
+def test_a_card_claims_no_machine_copies_or_recipe_but_those_of_the_run(
+    finished: Path, data: Path, tmp_path: Path
+) -> None:
+    card = finished.with_suffix(".md").read_text()
+    assert "`vitviz train --recipe smoke`" in card
+    assert " minutes by the clock.\n" in card
+    assert "copies" not in card
+    write_sheets(tmp_path / "cifar10_train.parquet", coloured(120, seed=1), kind="JPEG")
+    write_sheets(tmp_path / "cifar10_test.parquet", coloured(50, seed=2))
+    other = replace(SMOKE, stages=SMOKE.stages[:1])
+    path = train(other, data=tmp_path, out=tmp_path / "run", report=silent)
+    card = path.with_suffix(".md").read_text()
+    assert "The training pictures were read from lossy copies (JPEG)." in card
+    assert "by `vitviz.training.train` and the recipe below." in card
+
+
 class Interrupted:
     """A `report` that collects the lines and is interrupted at one of them, once."""
 

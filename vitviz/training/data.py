@@ -26,7 +26,8 @@ Triple = tuple[float, float, float]
 class Split:
     """Pictures, uint8 of shape (n, side, side, 3), their labels of shape (n,) and class names.
 
-    `mean` and `std` normalise the channels of a model's input.
+    `mean` and `std` normalise the channels of a model's input. `lossy_format` is that of the copies
+    that were read, if it changes pixels.
     """
 
     pictures: np.ndarray
@@ -34,6 +35,7 @@ class Split:
     classes: tuple[str, ...]
     mean: Triple = MEAN
     std: Triple = STD
+    lossy_format: str = ""
 
     def __getitem__(self, places: slice | np.ndarray) -> "Split":
         """Return the split of the pictures at these places."""
@@ -118,15 +120,19 @@ def _from_sheets(path: Path) -> Split:
     from pyarrow import parquet
 
     table = parquet.read_table(path)
-    pictures = []
+    pictures, lossy = [], set[str]()
     for sheet in table["sheet"].to_pylist():
-        tiles = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB"))
+        image = Image.open(io.BytesIO(sheet))
+        if image.format in ("AVIF", "JPEG"):
+            lossy.add(image.format)
+        tiles = np.asarray(image.convert("RGB"))
         rows, cols = tiles.shape[0] // CIFAR_SIDE, tiles.shape[1] // CIFAR_SIDE
         tiles = tiles.reshape(rows, CIFAR_SIDE, cols, CIFAR_SIDE, 3).swapaxes(1, 2)
         pictures.append(tiles.reshape(-1, CIFAR_SIDE, CIFAR_SIDE, 3))
     labels = np.frombuffer(b"".join(table["label"].to_pylist()), np.uint8)
     classes = json.loads(table.schema.metadata[b"classes"])
-    return Split(np.concatenate(pictures), labels.astype(np.int64), tuple(classes))
+    whole = Split(np.concatenate(pictures), labels.astype(np.int64), tuple(classes))
+    return replace(whole, lossy_format=", ".join(sorted(lossy)))
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -19,9 +19,7 @@ from .objective import PlainAttention
 from .recipes import RECIPES, Recipe
 
 SNAPSHOTS = 12  # of a run, in the published file
-_CIFAR = """{} (Alex Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009).
-  The training pictures were read from nearly lossless copies (42 dB), the test pictures from
-  bit-exact ones."""
+_CIFAR = """{} (Alex Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009)."""
 _DATA = {
     "cifar10": _CIFAR.format("CIFAR-10"),
     "cifar100": _CIFAR.format("CIFAR-100"),
@@ -118,7 +116,12 @@ def _card(
     model: VisionTransformer,
 ) -> str:
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
-    name = next((key for key, other in RECIPES.items() if other == recipe), recipe.dataset)
+    name = next((key for key, other in RECIPES.items() if other == recipe), None)
+    by = "`vitviz.training.train` and the recipe below"
+    if name:
+        by = f"`vitviz train --recipe {name}`"
+    copies = held_out.lossy_format
+    data_note = f" The training pictures were read from lossy copies ({copies})." if copies else ""
     last = about["history"][-1]["held_out_accuracy"]
     weights = "the moving average of the weights" if recipe.average else "the weights"
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -148,20 +151,20 @@ model-index:
 
 # {recipe.model}
 
-A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
+A Vision Transformer trained from scratch by {by}.
 
 - **Test accuracy: {about["test_accuracy"]:.2%}** of all {about["test_pictures"]:,} test pictures,
   measured after the last step, as `capture` prepares a picture{test_note}.
 - Accuracy on the {recipe.held_out:,} held-out training pictures at the end: {last:.2%}.
 - Temperature fitted on the held-out pictures: {about["temperature"]:.2f}. Divide the logits by it
   for probabilities that can be believed.
-- Data: {_DATA[recipe.dataset]} The training
+- Data: {_DATA[recipe.dataset]}{data_note} The training
   split less the held-out pictures was trained on, and nothing else.
 - Published: {weights}.
 - Size: {parameters:,} parameters; the input has {side} x {side} pixels.
 - Optimiser: Muon for the matrices of the encoder's layers{but}, AdamW for the rest;
   seed {recipe.seed}.
-- Wall time: {about["seconds"] / 60:.0f} minutes by the clock, on one core of a CPU.
+- Wall time: {about["seconds"] / 60:.0f} minutes by the clock.
 - File: {size / 1e6:.1f} MB of fp16 safetensors; configuration, classes and preprocessing in its
   metadata.
 - Known limits: it knows {len(held_out.classes)} classes of {held_out.pictures.shape[1]}-pixel
