@@ -234,6 +234,22 @@ SEVERAL: dict[str, tuple[Any, tuple[str, str]]] = {
         },
         ("student", "teacher"),
     ),
+    "ibot": (
+        lambda one, two: {
+            "student": {
+                **prefixed(one, "module.backbone."),
+                "module.backbone.masked_embed": torch.ones(1, 64),
+                "module.head.mlp2.weight": torch.ones(9, 64),
+            },
+            "teacher": {
+                **prefixed(two, "backbone."),
+                "head.last_layer.weight_v": torch.ones(9, 9),
+                "head.last_layer2.weight_v": torch.ones(9, 9),
+            },
+            "ibot_loss": {"center": torch.ones(1, 9), "center2": torch.ones(1, 1, 9)},
+        },
+        ("student", "teacher"),
+    ),
     "lightning": (
         lambda one, two: {
             "state_dict": {

@@ -35,7 +35,8 @@ _MEASURES = re.compile(
 )
 #: Other parts that trainers keep beside a model.
 _BESIDE = re.compile(
-    r"center$|(?:dino_head|ibot_head|head\.(?:mlp|last_layer)|projector|projection_head|predictor)\."
+    r"center$|(?:dino_head|ibot_head|projector|projection_head|predictor)\."
+    r"|head\.(?:mlp|last_layer)2?\."  # DINO's; iBOT's has a second one for patches
     r"|(?:prototypes|queue\w*|decoder\w*|mask_token|text\w*|logit_scale|logit_bias)(?:\.|$)"
     r"|(?:transformer\.resblocks|token_embedding|ln_final)\.|positional_embedding$"
 )

@@ -84,7 +84,7 @@ _HF_BLOCK_PARTS = {
 _HF_UNUSED = re.compile(
     r"embeddings\.mask_token|pooler\.dense|decoder|text_|logit_(scale|bias)|lm_head"
 )
-_UNUSED = re.compile(r"mask_token|decoder|local_cls_norm|lm_head")
+_UNUSED = re.compile(r"mask(?:_token|ed_embed)|decoder|local_cls_norm|lm_head")
 _JAX_BLOCK = {
     "LayerNorm_0": "norm1",
     "LayerNorm_2": "norm2",
