@@ -119,6 +119,28 @@ def test_a_classifier_that_config_json_does_not_name_is_told(
     assert model.weights.endswith(", without classifier.bias and 1 more")
 
 
+@pytest.mark.parametrize("kind", ["ViTModel", "DeiTModel", "BeitModel"])
+def test_a_pooler_that_the_file_lacks_computes_nothing(kind: str, tmp_path: Path) -> None:
+    own = getattr(transformers, kind)
+    module = own(own.config_class(**PLAIN), add_pooling_layer=False).eval()
+    randomise(module)
+    model = load_model(saved(module, tmp_path))
+    acts = capture(model, picture())
+    with torch.inference_mode():
+        states = module(model.preprocess(picture())[None]).last_hidden_state
+    np.testing.assert_allclose(acts.output, states[0, 0], atol=1e-5)
+
+
+def test_a_pooler_below_a_classifier_must_be_in_the_file(tmp_path: Path) -> None:
+    folder = saved(module_of("BeitForImageClassification"), tmp_path)
+    state = load_file(folder / "model.safetensors")
+    kept = {key: tensor for key, tensor in state.items() if ".pooler." not in key}
+    assert len(kept) == len(state) - 2
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks beit\.pooler\.layernorm\.bias"):
+        load_model(folder)
+
+
 def test_a_folder_without_a_processor_gets_timms_defaults_and_that_is_said(
     tmp_path: Path,
 ) -> None:

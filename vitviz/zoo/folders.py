@@ -324,7 +324,7 @@ def _load_module(
         ) from error
     finally:
         log.set_verbosity(verbosity)
-    missing = sorted(key for key in report["missing_keys"] if "pooler." not in key)
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
     if missing:
         head = missing[0].rpartition(".")[0]
         layers = [
@@ -339,6 +339,8 @@ def _load_module(
                 layers=", ".join(sorted(layers)[:3]),
             )
         raise ModelError("{name}: {file} lacks {part}.", name=name, file=file.name, part=missing[0])
+    if report["missing_keys"]:  # as of DINO; a random pooler would compute the output
+        module.pooler = None
     for key, tensor in module.named_parameters():
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(
