@@ -357,7 +357,8 @@ def _own_preprocessing(part: Any) -> Preprocessing:
     """Return the preprocessing in the module's configuration, or in a file of its folder."""
     own: Preprocessing | None = None
     if hasattr(part, "pretrained_cfg") and not isinstance(part, VisionTransformer):
-        own = preprocessing_of(part, getattr(getattr(part, "patch_embed", None), "img_size", None))
+        embedding = family_of(part).parts(part).embedding  # a Mixer's is its stem
+        own = preprocessing_of(part, getattr(embedding, "img_size", None))
     elif hasattr(part, "config"):
         own = preprocessing_beside(part.config)
     if own is None:
