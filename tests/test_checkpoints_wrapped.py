@@ -321,16 +321,18 @@ BESIDE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
 @pytest.mark.parametrize("prefix", ["model.", ""])
 @pytest.mark.parametrize("name", BESIDE)
 def test_losses_and_metrics_beside_the_model_are_left_out_and_told(
-    name: str, prefix: str, module: Any, tmp_path: Path
+    name: str, prefix: str, suffix: str, module: Any, tmp_path: Path
 ) -> None:
     if not prefix and name in ("class_weights", "projection_head.0.weight"):
         pytest.skip("without a prefix it may be a part of the model")
     state = {**prefixed(module.state_dict(), prefix), name: BESIDE[name]}
-    torch.save({"state_dict": state}, tmp_path / "mine.ckpt")
-    model = load_model(NAME, checkpoint=tmp_path / "mine.ckpt")
+    path = tmp_path / f"mine{suffix}"
+    save_file(state, path) if suffix == ".safetensors" else torch.save({"state_dict": state}, path)
+    model = load_model(NAME, checkpoint=path)
     assert model.weights.endswith(f", without {name}")
     assert_same_answer(model, module)
 

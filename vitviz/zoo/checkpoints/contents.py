@@ -91,7 +91,7 @@ def contents_of(content: Any, part: str | None) -> Contents | None:
     inside = {
         name.removeprefix(prefix): tensor
         for name, tensor in states[keys].items()
-        if name.startswith(prefix) and (prefix or not _MEASURES.match(name))
+        if name.startswith(prefix) and (prefix or not is_measure(name))
     }
     others = {
         name: t for name, t in states[keys].items() if name.removeprefix(prefix) not in inside
@@ -99,6 +99,11 @@ def contents_of(content: Any, part: str | None) -> Contents | None:
     _check_beside(others, prefix, [p for k, p in places if k == keys])
     place = "" if keys in _USUAL_PLACES else ".".join(keys)
     return Contents(inside, place, prefix, tuple(others))
+
+
+def is_measure(name: str) -> bool:
+    """Whether a tensor belongs to a loss or a metric, by its name in the file."""
+    return bool(_MEASURES.match(name))
 
 
 def wrapper_of(names: Collection[str]) -> str:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...common.language import Message
-from .contents import Contents, contents_of, wrapper_of
+from .contents import Contents, contents_of, is_measure, wrapper_of
 from .errors import CheckpointError
 from .naming import to_timm
 from .pickles import MAX_ENTRIES, load_torch, refused_names
@@ -192,10 +192,11 @@ def _open_all(path: Path, files: Sequence[Path], part: str | None) -> _Opened:
     if len(files) > 1 or not contents.tensors:  # no model chosen yet
         whole = {name: torch.empty(shape, device="meta") for name, (shape, _) in stored.items()}
         contents = _choose_model(path, whole, part) or Contents({}, "", wrapper_of(stored))
+        others = {*contents.left_out}
         stored = {
             n.removeprefix(contents.prefix): t
             for n, t in stored.items()
-            if n.startswith(contents.prefix)
+            if n.startswith(contents.prefix) and n not in others
         }
     _check_adapter(path, [contents.prefix + name for name in stored])
     left_out = tuple(name for name in contents.left_out if not name.endswith(_COMPUTED))
@@ -333,7 +334,8 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
     for name, kind in kinds.items():
         # By torch's names: I8 is int8, F8_E4M3 is float8_e4m3.
         named = re.sub(r"[IUFC](?=\d)", lambda m: _NAMES[m[0]], kind).lower()
-        if named not in _KINDS and not name.endswith(_COMPUTED):
+        is_weight = not name.endswith(_COMPUTED) and not is_measure(name)
+        if named not in _KINDS and is_weight:
             raise _other_kind(path, name, named)
     whole: dict[str, Tensor] = {}
 
