@@ -290,6 +290,7 @@ def test_transforms_of_torchvision_and_timm_are_read() -> None:
         composed(Resize(36), CenterCrop(33), ToTensor()),
         composed(Resize((40, 36)), CenterCrop((33, 31)), ToTensor()),
         composed(v2.ToImage(), v2.Resize((36, 40)), v2.ToDtype(torch.float32, scale=True)),
+        composed(ToTensor(), Resize((36, 40))),
         create_transform((3, 32, 32), is_training=False, crop_pct=0.9, interpolation="bicubic"),
         ImageClassification(crop_size=32, resize_size=37),
     ):
@@ -300,6 +301,8 @@ def test_transforms_of_torchvision_and_timm_are_read() -> None:
     for wrong, words in (
         (composed(Resize((36, 36)), GaussianBlur(3), ToTensor()), "GaussianBlur"),
         (composed(Resize(36), RandomCrop(32), ToTensor()), "RandomCrop"),
+        (composed(ToTensor(), Resize((36, 36), antialias=None)), "antialias=None"),
+        (composed(v2.ToImage(), v2.Resize((36, 36), "nearest-exact"), ToTensor()), "nearest-exact"),
         (composed(Resize(36), ToTensor()), "size is"),
         (composed(CenterCrop(36), ToTensor()), "do_resize"),
     ):

@@ -49,6 +49,7 @@ _CONVERSIONS = frozenset({
     "ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage", "ToPureTensor",
     "ConvertImageDtype", "ToDtype", "RGB", "MaybeConvertMode", "Identity",
 })  # fmt: skip
+_TO_TENSOR = ("ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage")
 _TOLERANCE = 1.0, 8.0  # mean and largest difference between two libraries, in levels of 255
 _WAVE = 24  # pixels of the resized picture; short enough that a shift by one pixel shows
 _REMEDY = Message("Give watch a preprocessing=vitviz.Preprocessing(...) instead.")
@@ -105,13 +106,19 @@ def _settings_of(source: Any) -> dict[str, Any] | None:
     if not isinstance(steps, list | tuple):
         return None
     settings: dict[str, Any] = {"do_resize": False, "do_normalize": False}
+    is_tensor = False
     for step in steps:
         kind = type(step).__name__
+        is_tensor = is_tensor or kind in _TO_TENSOR
         if kind == "Resize" and "size" not in settings and "crop_size" not in settings:
             sides = [step.size] if isinstance(step.size, int) else [*step.size]
             names = ("shortest_edge",) if len(sides) == 1 else ("height", "width")
             settings |= {"do_resize": True, "size": dict(zip(names, sides, strict=True))}
             settings["resample"] = _resampling(step)
+            # Smooth pictures do not show it: pictures of Pillow are always antialiased, and of two
+            # equally near pixels torch takes the other one.
+            if is_tensor and (not step.antialias or settings["resample"] == "nearest"):
+                raise _unknown_transform(repr(step))
         elif kind == "CenterCrop" and "crop_size" not in settings:
             sides = [step.size] * 2 if isinstance(step.size, int) else [*step.size]
             settings |= {"do_center_crop": True}
@@ -123,12 +130,16 @@ def _settings_of(source: Any) -> dict[str, Any] | None:
             )
             settings |= {"do_normalize": True, "image_mean": mean, "image_std": std}
         elif kind not in _CONVERSIONS:
-            raise ModelError(
-                "vitviz does not know what the transform {kind} does to a picture. {remedy}",
-                kind=kind,
-                remedy=_REMEDY,
-            )
+            raise _unknown_transform(kind)
     return settings
+
+
+def _unknown_transform(kind: str) -> ModelError:
+    return ModelError(
+        "vitviz does not know what the transform {kind} does to a picture. {remedy}",
+        kind=kind,
+        remedy=_REMEDY,
+    )
 
 
 def _resampling(step: Any) -> str:
