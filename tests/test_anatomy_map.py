@@ -511,6 +511,14 @@ def test_the_cards_hold_the_numbers_of_the_steps(name: str) -> None:
     assert_written(share, 100 * one.acts.probabilities[answer])
 
 
+@pytest.mark.parametrize("name", ["own, no head", "Mixer", "Swin", "PVT"])
+def test_the_numbers_that_the_head_receives_are_counted(name: str) -> None:
+    """Of stages the last one is wider than the first."""
+    one = case(name)
+    (card,) = (card for card in build_cards(one.of) if card["name"].startswith("output"))
+    assert f"These {one.step(card['name']).shape[-1]} numbers are all" in card["say"]
+
+
 @pytest.mark.parametrize(
     ("family", "times"), [("ViT", True), ("CaiT", True), ("Swin", False), ("MLP-Mixer", False)]
 )

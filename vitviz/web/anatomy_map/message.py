@@ -39,6 +39,8 @@ def build_cards(of: Anatomy) -> list[dict[str, Any]]:
         words = text.STEP_TEXTS[_text_key(of, box)]
         own = {**facts, **_layer_facts(of, box), "shape": _shape_text(box.shape)}
         own["number"] = name.removeprefix("stage")
+        if box.name.startswith("output"):  # its width is not that of the first tokens everywhere
+            own["D"] = box.shape[-1]
         last = not any(b.name in ("positions",) for b in steps) and (
             number + 1 < len(steps) and bool(steps[number + 1].layers) and not box.layers
         )
