@@ -283,7 +283,7 @@ def test_rollout_is_that_of_the_settings(
         f"# What goes from {what} through layers 2 to 3: heads fused by max, residual 0.3, the "
         "smallest 0.2 discarded." in files[-1]
     )
-    half = {"row": "reaches {} up to layer 3 comes from", "column": "goes out from {} up to"}
+    half = {"row": "reaches {} from patches up to", "column": "goes out from {} to patches up to"}
     assert f"Half of what {half[direction].format(query)}" in prose(at)
     token, alone = 1 + 6 + 1, acts.attention(2).mean(axis=0)
     for heading, matrix in (

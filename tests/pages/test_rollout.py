@@ -98,7 +98,8 @@ def test_the_maps_of_the_three_fusions_are_compared(
     shown = np.sort(maps[("mean", "max", "min").index(fusion)])[::-1]
     half = next(n for n in range(1, 25) if shown[:n].sum() >= shown.sum() / 2)
     named = "the CLS token" if query == "cls" else "the patch at row 2, column 3"
-    assert f"Half of what reaches {named} up to layer 2 comes from **{half} of 24**" in text
+    reaches = f"Half of what reaches {named} from patches up to layer 2"
+    assert f"{reaches} comes from **{half} of 24**" in text
 
 
 def test_one_head_has_nothing_to_fuse(serve: Callable[..., Model]) -> None:

@@ -244,12 +244,12 @@ def _half_of(view: View) -> str:
     """Say from how few patches half of the map comes, or to how few it goes."""
     if view.style.direction == "row":
         return tr(
-            "Half of what reaches {query} up to layer {layer} comes from",
+            "Half of what reaches {query} from patches up to layer {layer} comes from",
             query=view.query_name,
             layer=view.layer + 1,
         )
     return tr(
-        "Half of what goes out from {query} up to layer {layer} goes to",
+        "Half of what goes out from {query} to patches up to layer {layer} goes to",
         query=view.query_name,
         layer=view.layer + 1,
     )
