@@ -21,7 +21,7 @@ from vitviz.app.lessons import same_rows
 from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.common.files import assets
-from vitviz.common.language import patch_name, use_language
+from vitviz.common.language import as_percent, patch_name, use_language
 from vitviz.text.lessons import LESSONS, lesson_link, parse_step, settings_of
 
 STEPS = [
@@ -142,7 +142,32 @@ def test_one_head_is_not_compared_with_itself(pictures: Any) -> None:
         model = watched(own_module(image_size=16, num_heads=heads), (16, 16))
         acts = vitviz.capture(model, pictures["duck"][0])
         sentences = lessons.findings(3, model, pictures["duck"][0], acts)
-        assert ("follows the query" in " ".join(sentences)) == (heads == 2)
+        assert ("wherever the query is" in " ".join(sentences)) == (heads == 2)
+
+
+@pytest.mark.parametrize(
+    ("far", "near", "said"),
+    [(0, 0, "every head looks"), (0, 1, "**Head 2** follows"), (1, 1, "every head follows")],
+)
+def test_no_head_follows_the_query_where_all_rows_are_alike(
+    far: int, near: int, said: str, pictures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none looks the same everywhere where all attend to themselves."""
+    model, image = watched(own_module(image_size=16, num_heads=2), (16, 16)), pictures["duck"][0]
+    acts = vitviz.capture(model, image)
+    rows = np.stack([np.full((17, 17), 1 / 17), np.eye(17)])[[far, near]]
+    monkeypatch.setattr(vitviz.Activations, "attention", lambda acts, layer: rows)
+    _, same = lessons.findings(3, model, image, acts)
+    assert said in same
+
+
+def test_random_heads_do_not_follow_the_query(pictures: Any) -> None:
+    model = vitviz.load_model("vitviz_things200", pretrained=False)
+    acts = vitviz.capture(model, pictures["duck"][0])
+    _, same = lessons.findings(3, model, pictures["duck"][0], acts)
+    least = same_rows(acts.attention(0)[:, 1:, 1:]).min()
+    assert least > 0.95
+    assert f"wherever the query is: at least {as_percent(least)} of a row" in same
 
 
 def test_a_picture_of_ones_own_has_no_marked_patches(pictures: Any) -> None:

@@ -32,6 +32,9 @@ HALF_A_POINT = 0.005
 LEAST_FALL = 0.0005  # of a probability: 0.1 percentage points when rounded
 ROUNDING = 1e-4  # of a probability: a smaller change is none
 FEWEST_PATCHES = 3  # patches, of which two are others
+# Shares of a row that agree with the mean row: a head below the first does not look the same for
+# all queries, and one from the second on does not follow them.
+SOME_ALIKE, ALL_ALIKE = 0.5, 0.9
 #: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
 #: Figure 4), and those with which it was much worse.
 OVERTAKES, FALLS_BEHIND = 90_000_000, 9_000_000
@@ -224,6 +227,22 @@ def _find_who_looks(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
     if acts.layers[layer].num_heads == 1:
         return  # there is no other head to compare it with
     agreed = same_rows(acts.attention(layer)[:, prefix:, prefix:])
+    if agreed.min() >= ALL_ALIKE:
+        yield tr(
+            "In layer {layer}, every head looks much the same wherever the query is: at least "
+            "{less} of a row agrees with the mean of all rows.",
+            layer=layer + 1,
+            less=as_percent(agreed.min()),
+        )
+        return
+    if agreed.max() < SOME_ALIKE:
+        yield tr(
+            "In layer {layer}, every head follows the query: at most {more} of a row agrees with "
+            "the mean of all rows.",
+            layer=layer + 1,
+            more=as_percent(agreed.max()),
+        )
+        return
     yield tr(
         "In layer {layer}, **head {same}** looks much the same wherever the query is: {more} of a "
         "row agrees with the mean of all rows. **Head {follows}** follows the query: {less}.",
