@@ -170,6 +170,16 @@ def test_random_heads_do_not_follow_the_query(pictures: Any) -> None:
     assert f"wherever the query is: at least {as_percent(least)} of a row" in same
 
 
+def test_one_output_has_no_other_map(pictures: Any) -> None:
+    """As of a yes or no, whose probability is one number."""
+    model, image = watched(own_module(image_size=16, num_classes=1), (16, 16)), pictures["duck"][0]
+    model.answers = "labels"
+    acts = vitviz.capture(model, image)
+    assert acts.probabilities is not None
+    assert len(acts.probabilities) == 1
+    assert "has one output" in lessons.findings(5, model, image, acts)[-1]
+
+
 def test_a_picture_of_ones_own_has_no_marked_patches(pictures: Any) -> None:
     model, image = watched(own_module(image_size=64, depth=1), (64, 64)), pictures["goldfish"][0]
     acts = vitviz.capture(model, image)

@@ -336,6 +336,9 @@ def _find_reaching(model: Model, image: Picture, acts: Activations) -> Iterable[
     if acts.probabilities is None:
         yield tr_md("{name} names no classes, so no map is of one.", name=model.name)
         return
+    if len(acts.probabilities) == 1:
+        yield tr_md("{name} has one output, so there is no other map to compare.", name=model.name)
+        return
     one, other = (int(index) for index in np.argsort(-acts.probabilities, kind="stable")[:2])
     try:
         maps = [attribution.relevance(model, image, index) for index in (one, other)]
