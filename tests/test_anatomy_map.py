@@ -520,6 +520,24 @@ def test_the_numbers_that_the_head_receives_are_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "cut"), [((48, 64), "picture patches flatten project first_tokens"), ((40, 56), "")]
+)
+def test_patches_are_not_said_to_be_convolutions_that_overlap(
+    size: tuple[int, int], cut: str
+) -> None:
+    """Where positions are resampled, and where the input is padded, the way is not opened."""
+    sizes = dict(depth=1, embed_dim=32, num_heads=2, num_classes=5)
+    options: dict[str, Any] = dict(dynamic_img_size=True, dynamic_img_pad=True, **sizes)
+    model = watched(timm.create_model("vit_tiny_patch16_224", **options).eval(), size)
+    acts = capture(model, picture())
+    cards = build_cards(compute_anatomy(model, picture(), acts, 0, None))
+    names = " ".join(card["name"] for card in cards)
+    assert names == f"{cut or 'picture first_tokens'} encoder output head"
+    (said,) = (card["say"] for card in cards if card["name"] == "first_tokens")
+    assert "The first layer gets 13×32 numbers" in said
+
+
+@pytest.mark.parametrize(
     ("family", "times"), [("ViT", True), ("CaiT", True), ("Swin", False), ("MLP-Mixer", False)]
 )
 def test_smaller_patches_are_more_pairs_where_all_attend_to_all(family: str, times: bool) -> None:

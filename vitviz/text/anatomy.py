@@ -69,6 +69,14 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "it into the first tokens, {shape}."
         ),
     ),
+    "first_tokens": StepText(
+        "z_{0}",
+        1,
+        mark(
+            "What this model does next, up to its first layer, is not opened here. The first "
+            "layer gets {shape} numbers: one row for each token."
+        ),
+    ),
     "patches": StepText(
         mark("Patches"),
         1,
@@ -300,6 +308,7 @@ SHAPES: Mapping[str, str] = {
     "picture": "x: H × W × C",
     "stem": mark("feature map: H × W × C"),
     "embedding": mark("first tokens × D"),
+    "first_tokens": "z_{0}: T × D",
     "patches": mark("patches: N × P × P × C"),
     "flatten": "x_{p}: N × P² C",
     "project.kernel": "Eᵀ: D × P² C",

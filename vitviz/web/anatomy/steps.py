@@ -70,7 +70,7 @@ def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
         yield box("stem", x[0].permute(1, 2, 0))
     patches = _cut(conv, x[0])  # (N, C, P, P)
     if patches is None or len(patches) != math.prod(model.layers[0].query_grid):
-        yield box("embedding", z)
+        yield box("embedding" if patches is None else "first_tokens", z)
         return
     flat = patches.flatten(1)
     yield box("patches", patches.permute(0, 2, 3, 1))
@@ -85,7 +85,7 @@ def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
         yield norm_box("embedding_norm", norm, tokens, tokens)
     chain = [*_prefix_and_positions(model, tokens)]
     if not agree(chain[-1].values if chain else numbers(tokens), numbers(z)):
-        chain = [box("embedding", z)]
+        chain = [box("first_tokens", z)]
     yield from chain
 
 
