@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
+import torch
 from examples import own_model, own_module, picture, watched
 from node import TESTS, evaluate
 from numpy.testing import assert_allclose
@@ -535,6 +536,45 @@ def test_patches_are_not_said_to_be_convolutions_that_overlap(
     assert names == f"{cut or 'picture first_tokens'} encoder output head"
     (said,) = (card["say"] for card in cards if card["name"] == "first_tokens")
     assert "The first layer gets 13×32 numbers" in said
+
+
+def test_the_norms_of_clip_in_transformers_are_steps() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2)
+    config = transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=8)
+    module = transformers.CLIPVisionModelWithProjection(config).eval()
+    with torch.no_grad():
+        module.vision_model.post_layernorm.bias.fill_(0.5)
+    model = watched(module, (32, 32))
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    assert " ".join(card["name"] for card in build_cards(of)) == (
+        "picture patches flatten project prefix positions pre_norm encoder output embedding_head"
+    )
+    last = torch.from_numpy(of.acts.tokens(1)[:1].copy())
+    with torch.inference_mode():
+        y = module.vision_model.post_layernorm(last)[0]
+    output = of.steps[-2].values
+    assert output is not None
+    assert_allclose(output, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "said"),
+    [
+        ({}, "output_cls", "only CLS is kept. These 32"),
+        ({"global_pool": "avg"}, "output_features", "are combined"),
+    ],
+)
+def test_what_is_not_normalised_is_not_said_to_be(
+    options: dict[str, Any], name: str, said: str
+) -> None:
+    """As of InternViT and RADIO, which have no final norm."""
+    sizes: dict[str, Any] = dict(img_size=32, depth=1, embed_dim=32, num_heads=2, num_classes=5)
+    module = timm.create_model("vit_tiny_patch16_224", final_norm=False, **sizes, **options)
+    model = watched(module.eval(), (32, 32))
+    cards = build_cards(compute_anatomy(model, picture(), capture(model, picture()), 0, None))
+    assert cards[-2]["name"] == name
+    assert said in cards[-2]["say"]
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,13 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "are all that the head receives."
         ),
     ),
+    "output_cls": StepText(
+        "y = z_{L}^{0}",
+        4,
+        mark(
+            "Of the {T} tokens, only CLS is kept. These {D} numbers are all that the head receives."
+        ),
+    ),
     "output_distilled": StepText(
         "y = LN(z_{L})",
         4,
@@ -326,6 +333,7 @@ SHAPES: Mapping[str, str] = {
     "output.gamma": "γ: D",
     "output.beta": "β: D",
     "output": "y: D",
+    "output_cls": "y: D",
     "output_distilled": "y: 2 × D",
     "output_mean": "y: D",
     "output_mean_norm": "y: D",

@@ -6,7 +6,7 @@ T tokens, D width, h heads, d head_dim, M width of the MLP, K classes.
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
     parts = {"kernel": conv.weight.flatten(1)}
     yield box("project", tokens, parts if conv.bias is None else {**parts, "bias": conv.bias})
     norm = getattr(embed, "norm", None)
-    if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+    if _is_norm(norm):
         tokens = norm(tokens)
         yield norm_box("embedding_norm", norm, tokens, tokens)
     chain = [*_prefix_and_positions(model, tokens)]
@@ -100,6 +100,10 @@ def _cut(conv: object, x: Tensor) -> Tensor | None:
     return cut.permute(1, 2, 0, 3, 4).flatten(0, 1)
 
 
+#: The norm before the first layer in timm, transformers and open_clip.
+_PRE_NORMS = ("norm_pre", "pre_layrnorm", "ln_pre")
+
+
 def _prefix_and_positions(model: Model, tokens: Tensor) -> Iterator[Box]:
     """Prepend the prefix tokens and add position embeddings, in the module's own order."""
     module, parts = model.part, model.parts
@@ -115,9 +119,15 @@ def _prefix_and_positions(model: Model, tokens: Tensor) -> Iterator[Box]:
         if name == "positions" and table is not None and len(table) == len(tokens):
             tokens = tokens + table
             yield box("positions", tokens, {"table": table})
-    norm = getattr(module, "norm_pre", None)
-    if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+    norms = (part for path, part in module.named_modules() if path.endswith(_PRE_NORMS))
+    norm = next(norms, None)
+    if _is_norm(norm):
         yield norm_box("pre_norm", norm, tokens, norm(tokens))
+
+
+def _is_norm(part: Any) -> TypeGuard[nn.Module]:
+    """Return whether this is a module that changes its input."""
+    return isinstance(part, nn.Module) and not isinstance(part, nn.Identity)
 
 
 def _stages(acts: "Activations") -> Iterator[Box]:
@@ -176,8 +186,9 @@ def _linear_of(head: Any) -> Any:
 def _output(model: Model, last: Tensor, features: Tensor) -> Box:
     """Return y of equation (4), named after the computation that reproduces it.
 
-    "output": LN of CLS; "output_distilled": LN of CLS and DIST; "output_mean": the mean of the
-    patches after LN; "output_mean_norm": LN of their mean; "output_features": anything else.
+    "output": LN of CLS; "output_cls": CLS as it is; "output_distilled": LN of CLS and DIST;
+    "output_mean": the mean of the patches after LN; "output_mean_norm": LN of their mean;
+    "output_features": anything else.
     """
     module: Any = model.part
     parts, prefix = model.parts, len(model.layers[0].prefix)
@@ -194,12 +205,20 @@ def _output(model: Model, last: Tensor, features: Tensor) -> Box:
         y = features[0, 0] if "cls" in model.read_tokens else features[0, prefix:].mean(dim=0)
     if not model.read_tokens:
         return box("output_features", y)
-    mean = features[0, prefix:].mean(dim=0)
-    for name, value, by, read in (
-        ("output", features[0, 0], norm, last[:1]),
-        ("output_mean", mean, None, mean),
-        ("output_mean_norm", mean_first(mean), mean_first, mean[None]),
-    ):
-        if (name == "output") == ("cls" in model.read_tokens) and agree(numbers(value), numbers(y)):
+    cls, mean = features[0, 0], features[0, prefix:].mean(dim=0)
+    candidates: list[tuple[str, Tensor, nn.Module | None, Tensor]] = []
+    if "cls" in model.read_tokens:
+        candidates = [("output_cls", cls, None, last[:1])]
+        if _is_norm(norm):
+            candidates = [("output", cls, norm, last[:1])]
+        elif _is_norm(parts.pooled_norm):  # as in CLIP of transformers
+            candidates = [("output", mean_first(cls), mean_first, last[:1])]
+    else:
+        if _is_norm(norm):
+            candidates = [("output_mean", mean, None, mean)]
+        if _is_norm(parts.pooled_norm):
+            candidates.append(("output_mean_norm", mean_first(mean), mean_first, mean[None]))
+    for name, value, by, read in candidates:
+        if agree(numbers(value), numbers(y)):
             return box(name, y, statistics(by, read))
     return box("output_features", y)
