@@ -14,6 +14,7 @@ import timm
 import torch
 from examples import own_module, remembered_experiments, vit_of_transformers, watched
 from PIL import Image
+from timm.models.vision_transformer import ParallelScalingBlock
 
 import vitviz
 from vitviz.app import lessons
@@ -178,6 +179,19 @@ def test_one_output_has_no_other_map(pictures: Any) -> None:
     assert acts.probabilities is not None
     assert len(acts.probabilities) == 1
     assert "has one output" in lessons.findings(5, model, image, acts)[-1]
+
+
+def test_where_attention_and_mlp_run_side_by_side_the_rest_is_found(pictures: Any) -> None:
+    """Only the share of the residual connection is unknown there."""
+    sizes: dict[str, Any] = dict(img_size=32, depth=1, embed_dim=32, num_heads=2, num_classes=3)
+    module = timm.create_model(
+        "vit_tiny_patch16_224", patch_size=8, block_fn=ParallelScalingBlock, **sizes
+    )
+    model, image = watched(module.eval(), (32, 32)), pictures["duck"][0]
+    rollout, maps = lessons.findings(5, model, image, vitviz.capture(model, image))
+    assert "of what reaches CLS up to layer 1 comes from patches" in rollout
+    assert "both run side by side" in rollout
+    assert "class-specific maps" in maps
 
 
 def test_a_picture_of_ones_own_has_no_marked_patches(pictures: Any) -> None:

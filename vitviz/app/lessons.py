@@ -316,13 +316,11 @@ def _find_reaching(model: Model, image: Picture, acts: Activations) -> Iterable[
         return inspection.attention_rollout(attention[:layers], num_prefix_tokens=prefix, cls=reads)
 
     first, last = rollout(1), rollout(acts.depth)
-    own = carried(acts)
-    yield tr(
+    sentence = tr(
         "Rollout takes half of what every layer passes on from the residual connection (r = 0.5). "
         "Counted so, {from_first} of what reaches {query} up to layer 1 comes from patches, half "
         "of it from {half_first} of {count}; up to layer {depth}, **{from_last}**, half of it from "
-        "**{half_last}**. By the lengths of what the two carry, the model's own r is "
-        "{least:.2f} to {most:.2f}.",
+        "**{half_last}**.",
         query=asks,
         from_first=as_percent(first[prefix:].sum()),
         half_first=count_half(first[prefix:]),
@@ -330,9 +328,17 @@ def _find_reaching(model: Model, image: Picture, acts: Activations) -> Iterable[
         depth=acts.depth,
         from_last=as_percent(last[prefix:].sum()),
         half_last=count_half(last[prefix:]),
-        least=own.min(),
-        most=own.max(),
     )
+    try:
+        own = carried(acts)
+    except ModelError as error:
+        yield f"{sentence} {tr_md(error)}"
+    else:
+        yield f"{sentence} " + tr(
+            "By the lengths of what the two carry, the model's own r is {least:.2f} to {most:.2f}.",
+            least=own.min(),
+            most=own.max(),
+        )
     if acts.probabilities is None:
         yield tr_md("{name} names no classes, so no map is of one.", name=model.name)
         return
