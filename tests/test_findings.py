@@ -1,9 +1,16 @@
 """The sentences on what is to be seen, on patterns that are planted."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from vitviz.inspection import Patterns, attention_patterns
+from vitviz.inspection import (
+    Patterns,
+    attention_distance,
+    attention_patterns,
+    uniform_distance,
+)
 from vitviz.inspection.patterns import Sinks
 from vitviz.text import findings
 
@@ -193,6 +200,21 @@ def test_local_or_global(pixels: list[list[float]], begins: str) -> None:
     assert f"{counted} below half of it." in sentence
     layer, one = np.unravel_index(values.argmin(), values.shape)
     assert sentence.endswith(f"layer {layer + 1}, head {one + 1} ({values.min():.1f} px).")
+
+
+def test_a_head_on_cls_is_not_said_to_attend_near() -> None:
+    """Without renormalisation its distance is short, though it attends to all patches alike."""
+    attention = np.full((1, 1 + COUNT, 1 + COUNT), 0.2 / COUNT)
+    attention[..., 0] = 0.8
+    where: dict[str, Any] = dict(grid=GRID, patch_size=16, num_prefix_tokens=1)
+    uniform = uniform_distance(GRID, 16)
+    whole = attention_distance([attention], **where)
+    assert "**as far as uniform attention**" in findings.distance(whole, uniform)
+    short = attention_distance([attention], **where, variant="paper")
+    np.testing.assert_allclose(short, 0.2 * uniform)
+    sentence = findings.distance(short, uniform, renormalised=False)
+    assert sentence.startswith("Attention on prefix tokens counts as 0 px here")
+    assert "**near**" not in sentence
 
 
 def test_heads_that_attend_to_no_patch_are_not_counted() -> None:

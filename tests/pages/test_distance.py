@@ -233,6 +233,7 @@ def test_the_chosen_head_is_shown_by_distance_and_by_offset(
     assert name in charts(at)[OFFSETS].alt
     ticks = trace(at, OFFSETS)["colorbar"]["ticktext"]
     assert any(f"{100 / 24:.1f}" in tick for tick in ticks), ticks  # equal sharing
+    assert ("prefix tokens counts as 0 px" in prose(at)) == (variant == "paper")
 
 
 def test_the_facts_are_those_of_the_head(serve: Callable[[str], Model]) -> None:

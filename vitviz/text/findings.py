@@ -259,7 +259,7 @@ def _pattern_words(pattern: Patterns, name: str, head: int, columns: int) -> str
     )
 
 
-def distance(pixels: np.ndarray, uniform: float) -> str:
+def distance(pixels: np.ndarray, uniform: float, *, renormalised: bool = True) -> str:
     """Say whether the heads attend near or far.
 
     Parameters
@@ -267,6 +267,7 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
     pixels : ndarray of shape (layers, heads)
         Mean attention distances; NaN if a head attends to no patch.
     uniform : distance of uniform attention, in the same unit
+    renormalised : whether only attention between patches counts, so that short means near
     """
     finite = pixels[np.isfinite(pixels)]
     if not len(finite) or uniform <= 0:
@@ -278,6 +279,11 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
         verdict = tr("Most heads attend **near**.")
     elif 2 * even > len(finite):
         verdict = tr("Most heads attend **as far as uniform attention** would.")
+    if not renormalised:
+        verdict = tr(
+            "Attention on prefix tokens counts as 0 px here, so a short distance need not mean "
+            "that a head attends near."
+        )
     layer, head = np.unravel_index(np.nanargmin(pixels), pixels.shape)
     return tr(
         "{verdict} {even} of {heads} are within {percent} of the distance of uniform attention "

@@ -183,7 +183,9 @@ def page(view: View) -> Data | None:
         if over == "image"
         else tr("On {count} pictures", count=len(survey.distance))
     )
-    draw_finding(findings.distance(mean(survey.distance), equal), of=subject)
+    renormalised = variant == "renormalised" or not view.prefix
+    finding = findings.distance(mean(survey.distance), equal, renormalised=renormalised)
+    draw_finding(finding, of=subject)
     dots, one = places().stage.columns([7, 5])
     counts = choose_counts(view)
     sinks: SinksByLayer | None = find_result(view, "sinks of layers") if over == "image" else None
