@@ -7,7 +7,7 @@ import pytest
 from examples import own_module, watched
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, open_data, opened, prose, provenance
+from pages.driver import assert_works, components, open_data, opened, prose, provenance
 from vitviz import Model
 from vitviz.app.shared import models
 
@@ -41,6 +41,23 @@ def test_labels_have_a_probability_each(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(at.table[0].value.columns) == ["label", "logit y", "1 / (1 + exp(-y))"]
     assert list(open_data(at, "classify").dataframe[0].value["label"]) == list(NAMES)
     assert any(r"p_k = \sigma(w_k \cdot y + b_k)" in formula.value for formula in at.latex)
+
+
+def test_the_only_label_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a head of one output, for yes or no."""
+    module = own_module(image_size=32, num_classes=1)
+    model = watched(module, (32, 32), name="ill or not", answers="labels", labels=("ill",))
+    at = opened_with(model, monkeypatch, "classify")
+    assert_works(at)
+    assert "It knows one label: ill." in prose(at)
+    unnamed = watched(module, (32, 32), name="without labels", answers="labels")
+    at = opened_with(unnamed, monkeypatch, "classify")
+    assert "Its output has no name that is known here." in prose(at)
+    at = opened_with(model, monkeypatch, "anatomy")
+    assert_works(at)
+    (way,) = (data for data in components(at, "vitviz_anatomy") if "cards" in data)
+    (card,) = (card for card in way["cards"] if card["id"] == "head")
+    assert "into one number: the logit. The sigmoid turns it into the probability" in card["say"]
 
 
 def test_values_are_shown_without_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:

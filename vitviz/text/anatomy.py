@@ -247,6 +247,14 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "or none."
         ),
     ),
+    "one_label_head": StepText(
+        mark("Head"),
+        4,
+        mark(
+            "{maker} turns y into one number: the logit. The sigmoid turns it into the probability "
+            "of the only label."
+        ),
+    ),
     "value_head": StepText(
         mark("Head"),
         4,

@@ -124,13 +124,14 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
         else tr_md("These are **random weights**: the answer means nothing. ")
     )
     if view.acts.labels is None:
-        st.markdown(
-            tr_md(
+        unnamed = tr_md("{random}Its output has no name that is known here.", random=random)
+        if len(labels) > 1:
+            unnamed = tr_md(
                 "{random}Its {count:,} outputs have no names that are known here.",
                 random=random,
                 count=len(labels),
             )
-        )
+        st.markdown(unnamed)
         return
     names = Markdown(", ".join(map(literal, labels)) if len(labels) <= LISTED_CLASSES else "")
     after_colon = Markdown(f": {names}" if names else "")
@@ -159,15 +160,17 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
         st.markdown(sentence)
         return
     if view.acts.answers == "labels":
-        st.markdown(
-            tr_md(
+        if len(labels) == 1:
+            known = tr_md("{random}It knows one label: {name}.", random=random, name=labels[0])
+        else:
+            known = tr_md(
                 "{random}It knows {count:,} labels{listed}. Each has a probability of its own: "
                 "several may apply to a picture, or none.",
                 random=random,
                 count=len(labels),
                 listed=after_colon,
             )
-        )
+        st.markdown(known)
         return
     classes = tr_md("It knows {count:,} classes.", count=len(labels))
     if names:

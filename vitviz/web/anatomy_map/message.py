@@ -68,7 +68,7 @@ def _text_key(of: Anatomy, box: "Box") -> str:
     if box.name == "picture" and {*preprocess.mean} == {0} and {*preprocess.std} == {1}:
         return "plain_picture"
     if box.name == "head" and of.acts.answers == "labels":
-        return "label_head"
+        return "one_label_head" if box.shape == (1,) else "label_head"
     if box.name == "value_head" and box.shape == (1,):
         return "one_value_head"
     if not box.layers or of.acts.layers[box.layers[0]].kind != "mixing":
