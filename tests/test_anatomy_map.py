@@ -473,7 +473,7 @@ def test_the_sentences_of_a_layer_hold_its_numbers(name: str) -> None:
         "qkv": [heads, own],
         "scores": [math.sqrt(own)],
         "attention": [tokens, 100, 100 / tokens],
-        "concatenated": [heads, heads, own],
+        "concatenated": [heads, own],
         "projected": [width],
         "after_attention": [100 * residual.attention[LAYER]],
         "hidden": [width, units],
