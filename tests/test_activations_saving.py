@@ -118,6 +118,17 @@ def test_patches_that_were_dropped_stay_so(tmp_path: Path) -> None:
         again.attention_map(0, (1, 2))
 
 
+def test_a_norm_of_another_precision_than_its_tokens_is_saved(tmp_path: Path) -> None:
+    """Swin's last block gives half precision within autocast, and its norm has single precision."""
+    model = toy_model("Swin")
+    with torch.autocast("cpu", torch.bfloat16):
+        acts = capture(model, picture())
+    assert acts._stream[-1].dtype == torch.bfloat16
+    again = reloaded(acts, tmp_path)
+    expected = acts.tokens(acts.depth, normalised=True)
+    assert_array_equal(again.tokens(again.depth, normalised=True), expected)
+
+
 def test_another_norm_is_refused_in_a_sentence(tmp_path: Path) -> None:
     acts = capture(example("test_vit4"), picture())
     assert np.isfinite(acts.tokens(1, normalised=True)).all()
