@@ -2,7 +2,8 @@
 
 Tensors on the meta device have shapes and no values. Inside of `second_device` they have values,
 which stay apart from those of the CPU: an operation on tensors of both devices is an error, as it
-is on CUDA, and so is asking for an array before the tensor is brought to the CPU.
+is on CUDA, and so is asking for an array before the tensor is brought to the CPU. Tensors of double
+precision are an error, too, as on MPS, which has none.
 """
 
 from collections.abc import Iterator
@@ -70,6 +71,11 @@ class _SecondDevice(TorchDispatchMode):
         made = func(*inner, **named)
         if asked and made is inner[0]:
             made = made.clone()  # what is moved has memory of its own
+        if there and any(
+            isinstance(each, Tensor) and each.dtype == torch.float64 and each.ndim
+            for each in tree_leaves(made)
+        ):
+            raise TypeError(f"{func} of float64, which MPS does not have")
         known = {id(each.here): each for each in tensors if isinstance(each, _Elsewhere)}
         return tree_map_only(Tensor, partial(_elsewhere, known), made) if there else made
 

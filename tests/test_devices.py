@@ -22,7 +22,7 @@ from examples import (
     randomise,
     watched,
 )
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import vitviz
@@ -37,7 +37,7 @@ from vitviz.activations import (
     capture,
     captures,
 )
-from vitviz.attribution import gradient_rollout, relevance
+from vitviz.attribution import METHODS, direct_logit_attribution, gradient_rollout, relevance
 from vitviz.intervention import equivariance
 from vitviz.model import Model, memory
 from vitviz.model.devices import find_device
@@ -127,6 +127,17 @@ def arrays_of_global(model: Model, acts: vitviz.Activations) -> Iterator[np.ndar
         yield intervention.occlusion(model, picture(), target=1, block=4)
 
 
+def arrays_in_double(model: Model) -> Iterator[np.ndarray]:
+    """What is computed in double precision from tensors of the device."""
+    acts = capture(model, picture())
+    yield acts.carried(model, 0).lengths
+    for method in METHODS.values():
+        yield method(model, picture(), 1)
+    yield direct_logit_attribution(model, picture(), 1).heads
+    ranks = np.arange(24).reshape(model.layers[0].query_grid)
+    yield from intervention.removal_areas(model, picture(), [ranks], 1, steps=2)
+
+
 @pytest.mark.parametrize("kind", [*KINDS, *SMALL, *TOYS])
 def test_a_device_gives_the_numbers_of_the_cpu(kind: str) -> None:
     expected = list(arrays_of(made(kind)))
@@ -138,6 +149,15 @@ def test_a_device_gives_the_numbers_of_the_cpu(kind: str) -> None:
     assert len(found) == len(expected) > 5
     for one, other in zip(found, expected, strict=True):
         assert_array_equal(one, other)
+
+
+def test_a_device_without_double_precision_gives_the_numbers_of_the_cpu() -> None:
+    expected = list(arrays_in_double(made("plain")))
+    with second_device() as device:
+        model = made("plain")
+        model.module.to(device)
+        for one, other in zip(arrays_in_double(model), expected, strict=True):
+            assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_a_batch_on_a_device_stays_there_and_is_measured_and_saved(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def split_output(
         )
     attention, values = np.asarray(attention, np.float64), np.asarray(values, np.float64)
     difference = np.asarray(after, np.float64) - tokens
-    weight = projection.weight.detach().double().cpu().numpy().reshape(difference.shape[1], -1)
+    weight = projection.weight.detach().cpu().double().numpy().reshape(difference.shape[1], -1)
     heads, _, size = values.shape
     if weight.shape[1] != heads * size:
         raise ModelError(
@@ -155,7 +155,7 @@ def split_output(
     )
     bias = np.zeros(len(weight))
     if projection.bias is not None:
-        bias = projection.bias.detach().double().cpu().numpy()
+        bias = projection.bias.detach().cpu().double().numpy()
     joined = (attention @ values).swapaxes(0, 1).reshape(len(tokens), -1)
     whole = joined @ weight.T + bias  # the sum of A times the vectors, in fewer steps
     # LayerScale multiplies each channel by one factor: the best one is found, and then proved.

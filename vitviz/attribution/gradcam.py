@@ -86,14 +86,14 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
             )
     rows, cols = site.layer.query_grid
     channels, gradient = (
-        _patches(each[0].detach().double(), site) for each in (*reads.outputs, gradient)
+        _patches(each[0].detach().cpu().double(), site) for each in (*reads.outputs, gradient)
     )
     map_ = (channels * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
     if not torch.isfinite(map_).all():
         raise ModelError(
             "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=site.layer.name
         )
-    values = map_.reshape(rows, cols).cpu().numpy()
+    values = map_.reshape(rows, cols).numpy()
     first = model.layers[0]
     for axis, count in enumerate(first.query_grid):
         merged = site.layer.patch_side[axis] // first.patch_side[axis]

@@ -203,5 +203,5 @@ def _read_linearly(
         )
     with torch.no_grad():
         rest = read(torch.zeros_like(z), replay=True)
-    weights = gradient[0].double().cpu().numpy()
+    weights = gradient[0].cpu().double().numpy()
     return float(answer.detach()), weights, float(rest)

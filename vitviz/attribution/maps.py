@@ -322,6 +322,6 @@ def _averaging(part: nn.Module, layout: str) -> Iterator[list[nn.Module]]:
 
 def _as_map(row: Tensor, layer: Layer) -> np.ndarray:
     """Return the patches of a row (T,) in the layer's grid (rows, cols)."""
-    patches: np.ndarray = row[len(layer.prefix) :].double().cpu().reshape(layer.query_grid).numpy()
+    patches: np.ndarray = row[len(layer.prefix) :].cpu().double().reshape(layer.query_grid).numpy()
     patches.setflags(write=False)
     return patches

@@ -156,8 +156,8 @@ def sum_over_patches(model: Model, pixels: Tensor) -> np.ndarray:
     """
     layer = model.layers[0]
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side
-    inside = F.pad(pixels.double(), [-margin for margin in grid_margins(model, pixels.shape)])
-    values: np.ndarray = inside.reshape(rows, height, cols, width).sum(dim=(1, 3)).cpu().numpy()
+    inside = F.pad(pixels.cpu().double(), [-margin for margin in grid_margins(model, pixels.shape)])
+    values: np.ndarray = inside.reshape(rows, height, cols, width).sum(dim=(1, 3)).numpy()
     if not np.isfinite(values).all():
         raise ModelError(
             "The gradient in the input of {model} is NaN or infinite, so no map is drawn.",

@@ -388,7 +388,7 @@ def _values_together(
             recorder = _DropEach(model, masks[some]) if count else Recorder()
             with torch.inference_mode(), model.recording(recorder):
                 scores = model.scores(model.run(x).float())[:, class_index]
-            values[some] = scores.double().cpu().numpy()
+            values[some] = scores.cpu().double().numpy()
     if not np.isfinite(values).all():
         mask = masks[np.isfinite(values).argmin()]
         raise _no_value(model, Message("finite probability"), mask)
