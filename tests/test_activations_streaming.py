@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitviz.activations import Activations, calls, capture, forward
+from vitviz.activations import Activations, batches, calls, capture, forward
 from vitviz.inspection import Measurements, measurements
 from vitviz.model import Model
 from vitviz.model.families import ModelError
@@ -128,8 +128,10 @@ def test_a_large_capture_is_the_same_in_an_arena(
     assert large.nbytes <= small.nbytes * 1.05
 
 
-def test_a_large_capture_lets_the_outputs_go(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("piece", [batches.ARENA_PIECE, 1 << 10])  # smaller than the tokens
+def test_a_large_capture_lets_the_outputs_go(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "LARGE", 0)
+    monkeypatch.setattr(batches, "ARENA_PIECE", piece)
     acts = capture(own_model(), picture())
     layer = 25 * 32 * 4  # tokens x width x bytes of a float32
     proof = 9 * 32 * 4 + 25 * 4 * 4 * 4  # 9 rows, and 4 numbers of every token in each of 4 heads

@@ -41,11 +41,13 @@ class Arena:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor into the arena, or elsewhere if it does not fit."""
+        if tensor.dtype != self._pieces[0].dtype or tensor.numel() > len(self._pieces[0]):
+            return tensor.clone()
         if len(self._pieces) > 1 and self._used + tensor.numel() > len(self._pieces[0]):
             self._unused += self._pieces.pop(0)[self._used :].nbytes
             self._used = 0
         piece, start, end = self._pieces[0], self._used, self._used + tensor.numel()
-        if tensor.dtype != piece.dtype or end > len(piece):
+        if end > len(piece):
             return tensor.clone()
         self._used = end
         return piece[start:end].view(tensor.shape).copy_(tensor)
@@ -53,7 +55,7 @@ class Arena:
     @property
     def unused(self) -> int:
         """Number of bytes that hold no tensor, beside pieces without any."""
-        return self._unused + self._pieces[0][self._used :].nbytes
+        return self._unused + (self._pieces[0][self._used :].nbytes if self._used else 0)
 
 
 class Batch:
