@@ -37,6 +37,7 @@ from vitviz.activations import (
     capture,
     load_activations,
 )
+from vitviz.activations.edits import fill_patches
 from vitviz.intervention import head_effects, head_outputs
 from vitviz.model import Model
 from vitviz.model.families import ModelError
@@ -324,6 +325,16 @@ def input_seen(model: Model, image: Image.Image, *edits: FillPatches) -> Tensor:
 
 def pixels_of(mask: np.ndarray, side: int) -> Tensor:
     return torch.from_numpy(np.kron(mask, np.ones((side, side), bool)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_input_in_half_precision_is_blurred(dtype: torch.dtype) -> None:
+    model = own_model()
+    x, mask = model.preprocess(picture()).to(dtype), np.eye(4, 6, dtype=bool)
+    painted = fill_patches(model, x, [FillPatches(mask, "blur")])
+    assert painted.dtype == dtype
+    expected = fill_patches(model, x.float(), [FillPatches(mask, "blur")])
+    assert_array_equal(painted.float(), expected.to(dtype).float())
 
 
 @pytest.mark.parametrize("fill", ["mean", "blur"])

@@ -115,8 +115,10 @@ def fill_patches(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
         if edit.fill == "mean":
             paint = original.mean(dim=(1, 2), keepdim=True).expand_as(x)
         elif edit.fill == "blur":
-            small = F.interpolate(original[None], size=grid, mode="bilinear", antialias=True)
-            paint = F.interpolate(small, size=x.shape[1:], mode="bicubic")[0]
+            # torch resizes no half precision on the CPU with antialiasing.
+            wide = original[None].to(torch.promote_types(x.dtype, torch.float32))
+            small = F.interpolate(wide, size=grid, mode="bilinear", antialias=True)
+            paint = F.interpolate(small, size=x.shape[1:], mode="bicubic")[0].to(x.dtype)
         else:
             raise ModelError('Expected the fill "mean" or "blur", got {fill!r}.', fill=edit.fill)
         x = torch.where(pixels, paint, x)
