@@ -35,9 +35,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitviz.activations import Activations, Edit, MuteHeads, SwapTokens, capture, check_finite
+from vitviz.activations.forward import muted_answers
 from vitviz.attribution import METHODS, direct_logit_attribution
 from vitviz.common.images import ImageError
 from vitviz.inspection import windowed_distance
+from vitviz.intervention import logit_lens
 from vitviz.model import Model
 from vitviz.model.families import ModelError
 from vitviz.model.model import RECORDER
@@ -406,6 +408,30 @@ def test_pictures_and_edits_of_one_thread_are_not_felt_in_another() -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(6)))
+
+
+def test_a_hook_that_steers_a_block_is_seen_in_the_residual_stream() -> None:
+    """Whoever steers a model returns another output from a hook on a block."""
+    model = own_model()
+    given: list[Tensor] = []
+    for path in ("blocks.0", "blocks.2"):
+        model.module.get_submodule(path).register_forward_hook(
+            lambda block, inputs, output: output + torch.linspace(0, 2, output.shape[-1])
+        )
+    for path in ("blocks.1", "norm"):
+        part = model.module.get_submodule(path)
+        part.register_forward_pre_hook(lambda part, inputs: given.append(inputs[0][0]))
+    capture(model, picture())  # the first one makes other passes, too
+    given.clear()
+    acts = capture(model, picture())
+    assert len(given) == 2
+    assert_array_equal(acts.tokens(1), given[0])
+    assert_array_equal(acts.tokens(3), given[1])
+    assert acts.probabilities is not None
+    assert_allclose(logit_lens(model, acts)[-1], acts.probabilities, atol=1e-6)
+    muted = capture(model, picture(), edits=[MuteHeads([(1, 2)])])
+    (answers,) = muted_answers(model, [picture()], [(1, 2)], {})
+    assert_array_equal(answers[0], muted.logits)
 
 
 def test_a_capture_inside_the_progress_of_another_disturbs_neither() -> None:

@@ -382,5 +382,6 @@ class _BlockOutputs(AttentionRecorder):
         super().__init__(model, pictures)
         self.returned = outputs
 
-    def on_block_output(self, layer: int, output: Any) -> None:
+    def on_block_output(self, layer: int, tokens: Tensor, output: Any) -> None:
+        super().on_block_output(layer, tokens, output)
         self.returned.append(output)

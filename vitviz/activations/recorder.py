@@ -206,6 +206,8 @@ class AttentionRecorder(TorchFunctionMode, Recorder):
 
     def after_block(self, layer: int, tokens: Tensor) -> None:
         self.stop()
+
+    def on_block_output(self, layer: int, tokens: Tensor, output: Any) -> None:
         self.stream.append(self._flatten(layer, tokens))
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ patches.
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -220,7 +221,7 @@ class _Ends(Recorder):
     def on_patches(self, patches: Tensor) -> None:
         self.patches = patches.float().flatten(1, -2)[0]
 
-    def after_block(self, layer: int, tokens: Tensor) -> None:
+    def on_block_output(self, layer: int, tokens: Tensor, output: Any) -> None:
         self.last = tokens
 
 

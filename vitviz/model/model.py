@@ -940,13 +940,13 @@ class _Reading:
         model = self._model
         if not model.path and is_known_to_copy(model.module, self.layers[-1].name):
             return "copy"
-        noise, last = noise_input(model), list[Tensor]()
+        noise, last = noise_input(model), _LastTokens()
         with own_precision(), torch.inference_mode():
-            with model.recording(ChangeTokens(len(self.layers) - 1, last.append)):
+            with model.recording(last):
                 answer = model._run_to_rows(noise, model.module)
             for way in ("copy", "pass"):
                 with suppress(Exception):  # a copy may fail in any way
-                    output = model._run_after_blocks(last[0], way == "copy")
+                    output = model._run_after_blocks(last.tokens, way == "copy")
                     if torch.allclose(output, answer, TOLERANCE, 0.1 * TOLERANCE, equal_nan=True):
                         return way
         return "no"
@@ -969,6 +969,15 @@ def _wrap_errors(model: Model) -> Iterator[None]:
             width=width,
             reason=reason_of(error),
         ) from error
+
+
+class _LastTokens(Recorder):
+    """Keep the tokens after the last block."""
+
+    tokens: Tensor
+
+    def on_block_output(self, layer: int, tokens: Tensor, output: Any) -> None:
+        self.tokens = tokens
 
 
 class ChangeTokens(Recorder):

@@ -42,8 +42,11 @@ class Recorder:
     def after_block(self, layer: int, tokens: Tensor) -> Tensor | None:
         """Receive the residual stream after a block."""
 
-    def on_block_output(self, layer: int, output: Any) -> None:
-        """Receive all that a block returns: its tokens, and other things beside them."""
+    def on_block_output(self, layer: int, tokens: Tensor, output: Any) -> None:
+        """Receive what the next block is given: the residual stream, and all that a block returns.
+
+        Hooks of others may have replaced both since `after_block`.
+        """
 
 
 #: The recorder of the forward pass under way in this context.
@@ -176,10 +179,12 @@ def record_pass(
             first = 1 if sites[layer].layout == "rows" else 2
             check_grid(sites[layer].layer, tuple(tokens.shape[first : first + 2]))
         new_tokens = recorder.after_block(layer, tokens)
-        recorder.on_block_output(layer, output)
         if new_tokens is None or not isinstance(output, tuple):
             return new_tokens
         return (new_tokens, *output[1:])
+
+    def on_block_output(layer: int, inputs: Any, output: Any) -> None:
+        recorder.on_block_output(layer, _tensor(output), output)
 
     token = RECORDER.set(recorder)
     try:
@@ -193,6 +198,7 @@ def record_pass(
                 # Prepended, so that hooks of others see what the recorder changed.
                 first = partial(block.register_forward_hook, prepend=True)
                 install(first, partial(after_block, layer))
+                install(block.register_forward_hook, partial(on_block_output, layer))
                 if site.is_multihead:
                     install(site.attn.register_forward_hook, within(layer, on_multihead_attention))
                 elif site.overrides_forward and site.projection is not None:
