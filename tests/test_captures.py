@@ -1,5 +1,6 @@
 """A batch in one forward pass gives, picture by picture, what a capture of each gives."""
 
+import copy
 import gc
 import weakref
 from dataclasses import fields
@@ -39,6 +40,7 @@ from vitviz.activations import (
     MuteHeads,
     Picture,
     SwapTokens,
+    calls,
     capture,
     captures,
     forward,
@@ -245,6 +247,29 @@ def test_memory_of_a_batch_is_counted_once_and_freed() -> None:
     del found
     gc.collect()
     assert [reference() for reference in references] == [None] * 5
+
+
+@pytest.mark.parametrize("setting", [torch.bfloat16, torch.float64, "meta"])
+def test_torchs_default_precision_and_device_change_nothing(
+    setting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_directions", calls._directions.__wrapped__)  # not from the cache
+    expected = capture(family("plain"), PICTURES[0])
+    measured = expected.measure()
+    module = copy.deepcopy(family("plain").module)
+    set_default = torch.set_default_device if setting == "meta" else torch.set_default_dtype
+    set_default(setting)
+    try:
+        found = capture(watched(module, family("plain").preprocess.input_size), PICTURES[0])
+        again = found.measure()
+        assert_array_equal(found.attention(0), expected.attention(0))
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert_array_equal(found.logits, expected.logits)
+    assert found.layers == expected.layers
+    for measure in fields(measured):
+        assert_array_equal(getattr(again, measure.name), getattr(measured, measure.name))
 
 
 @pytest.mark.parametrize("name", ["plain", "cait_xxs24_224", "pvt_v2_b0"])

@@ -33,7 +33,8 @@ class Arena:
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         pieces = [
-            torch.empty(ARENA_PIECE, dtype=torch.uint8) for _ in range(-(-size // ARENA_PIECE))
+            torch.empty(ARENA_PIECE, dtype=torch.uint8, device="cpu")
+            for _ in range(-(-size // ARENA_PIECE))
         ]
         self._pieces = [piece.view(dtype) for piece in pieces]
         self._used = 0  # of the first piece; pages beyond were never written, and take no memory

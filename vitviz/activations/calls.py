@@ -109,7 +109,9 @@ def random_projection(vectors: Tensor) -> Tensor:
 @cache
 def _directions(size: int) -> Tensor:
     """Return four random directions (4, d), the same ones at every call."""
-    return torch.randn(4, size, generator=torch.Generator().manual_seed(size)) * size**-0.5
+    random = torch.Generator().manual_seed(size)
+    directions = torch.randn(4, size, generator=random, device="cpu", dtype=torch.float32)
+    return directions * size**-0.5
 
 
 def explain_row_mismatches(
@@ -263,7 +265,7 @@ class FusedCall(_ProvableCall):
         together = (
             max(1, BLOCK_NUMBERS // (rows * keys)) if rows == queries else 1
         )  # heads in a block
-        memory = torch.empty(2, together * rows * keys)
+        memory = q.new_empty(2, together * rows * keys)
         for start in range(0, queries, rows):
             for head in range(0, heads, together):
                 some = slice(head, head + together), slice(start, start + rows)
@@ -514,7 +516,8 @@ class RowBlocks:
         self.in_blocks = alike and len(calls) == len(layers)
         self._layers = layers
         self._calls = calls
-        parts = torch.zeros(2, tokens)  # to sum over the prefix tokens, and over the patches
+        # To sum over the prefix tokens, and over the patches.
+        parts = torch.zeros(2, tokens, device="cpu", dtype=torch.float32)
         parts[0, : len(self.prefix)] = parts[1, len(self.prefix) :] = 1
         self._parts = parts
 

@@ -77,7 +77,8 @@ class _ChangeToken(_KeepInputs):
         changed = self.plain.inputs[layer].clone(memory_format=torch.contiguous_format)
         if self.plain.has_own_tokens(layer):
             token = self._flatten(layer, changed)[:, self.changed_tokens[layer]]  # not a copy
-            noise = torch.randn(token.shape, generator=torch.Generator().manual_seed(layer))
+            random = torch.Generator().manual_seed(layer)
+            noise = torch.randn(token.shape, generator=random, device="cpu")
             token += noise.to(token) * changed.std()
         return changed
 

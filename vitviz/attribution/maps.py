@@ -282,7 +282,7 @@ def _output_row(model: Model, image: Picture, question: Question, output: Tensor
         When the tokens differ from stage to stage, and the head does not read their mean.
     """
     prefix = model.layers[-1].prefix
-    row = torch.zeros(model.layers[-1].num_tokens, dtype=torch.float64)
+    row = torch.zeros(model.layers[-1].num_tokens, dtype=torch.float64, device="cpu")
     if question.place is not None:
         row[question.place] = 1.0
         return row

@@ -13,6 +13,7 @@ from ..common.images import Placement, open_image, read_file
 from ..common.language import Message
 from .families import ModelError
 from .origin import PictureSource, picture_digest
+from .preprocessing import per_channel
 
 if TYPE_CHECKING:
     from .model import Model
@@ -123,7 +124,7 @@ def _is_made_of(model: "Model", x: Tensor, picture: Image.Image) -> bool:
         own = model.preprocess(picture)
     except ModelError:  # the model has neither 1 nor 3 channels
         return False
-    std = torch.tensor(model.preprocess.std)[:, None, None]
+    std = per_channel(model.preprocess.std)
     error = ((own - x.float()) * std).abs()  # of values in 0..1
     return bool(error.mean() < 0.01)
 

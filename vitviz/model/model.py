@@ -377,7 +377,7 @@ class Model:
         The whole pass is given a black picture; `tokens` replace those of its last block.
         """
         channels = len(self.preprocess.mean)
-        picture = torch.zeros(1, channels, *self.preprocess.input_size).to(tokens)
+        picture = tokens.new_zeros(1, channels, *self.preprocess.input_size)
         if in_copy:
             outputs = {layer.name: tokens for layer in self.layers}
             return self._run_to_rows(picture, copy_returning(self.module, outputs), len(tokens))
@@ -726,7 +726,7 @@ def noise_input(model: Model) -> Tensor:
     """Return an input of normal noise (1, C, H, W), always the same for an input size."""
     random = torch.Generator().manual_seed(0)
     size = (1, len(model.preprocess.mean), *model.preprocess.input_size)
-    return model.to_device(torch.randn(size, generator=random))
+    return model.to_device(torch.randn(size, generator=random, device="cpu"))
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:
@@ -923,8 +923,8 @@ class _Reading:
         return sums_to_one or bool((rows != rows[0]).any())  # a head of zeros gives equal logits
 
     def _empty_tokens(self) -> Tensor:
-        tokens = torch.zeros(1, self.layers[0].num_tokens, self._model.parts.width)
-        return self._model.to_device(tokens)
+        shape = 1, self.layers[0].num_tokens, self._model.parts.width
+        return next(self._model.module.parameters()).new_zeros(shape)
 
     @cached_property
     def continues(self) -> Literal["copy", "pass", "no"]:
@@ -993,7 +993,7 @@ class ChangeTokens(Recorder):
 def _draw_tokens(tokens: Tensor, seed: int) -> Tensor:
     """Return random tokens of the same shape."""
     random = torch.Generator().manual_seed(seed)
-    return torch.randn(tokens.shape, generator=random).to(tokens)
+    return torch.randn(tokens.shape, generator=random, device="cpu").to(tokens)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """`Preprocessing`: turn a picture into the input of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,12 @@ RESIZINGS: Mapping[str, Mapping[str, Any]] = {
     "bilinear, corners aligned": dict(mode="bilinear", align_corners=True),
     "bicubic, corners aligned": dict(mode="bicubic", align_corners=True),
 }
+
+
+def per_channel(values: Sequence[float]) -> Tensor:
+    """Return a number for each channel, to compute with inputs (channels, H, W) on the CPU."""
+    # Whatever torch.set_default_dtype and set_default_device say.
+    return torch.tensor(values, dtype=torch.float32, device="cpu")[:, None, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +114,7 @@ class Preprocessing:
                 height=self.input_size[0],
                 width=self.input_size[1],
             )
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        mean, std = map(per_channel, (self.mean, self.std))
         border = self.crop_mode == "border"  # which timm pads with the mean; else black
         fill = [round(255 * min(max(m, 0.0), 1.0)) if border else 0 for m in self.mean]
         picture = fit(
@@ -136,7 +142,7 @@ class Preprocessing:
         """Undo mean and std of an input (channels, H, W); None unless it has 1 or 3 channels."""
         if len(self.mean) not in _MODES:
             return None
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        mean, std = map(per_channel, (self.mean, self.std))
         levels = (255 * (x.detach().float().cpu() * std + mean)).round().clamp(0, 255).byte()
         levels = levels.flip(0) if self.channel_order == "BGR" else levels
         pixels = levels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()

@@ -36,7 +36,9 @@ def read_tokens(
         Names of the tokens before the patches.
     """
     random = torch.Generator().manual_seed(0)
-    plain, others = (torch.randn(tokens.shape, generator=random).to(tokens) for _ in range(2))
+    plain, others = (
+        torch.randn(tokens.shape, generator=random, device="cpu").to(tokens) for _ in range(2)
+    )
 
     def output_with(place: slice) -> Tensor:
         z = plain.clone()

@@ -42,7 +42,7 @@ def receptive_field_offsets(
     with torch.inference_mode(False), torch.enable_grad():
         if has_inference_tensors(*steps):
             steps = copy.deepcopy(steps)  # copies made outside inference mode have gradients
-        noise = torch.randn(1, input_channels(module), *input_size, generator=random)
+        noise = torch.randn(1, input_channels(module), *input_size, generator=random, device="cpu")
         noise = noise.to(next(module.parameters())).requires_grad_()
         x: Any = noise
         size = [1, 1]  # of a cell, in pixels
@@ -75,10 +75,10 @@ def has_inference_tensors(*modules: nn.Module) -> bool:
 def _effective_receptive_field(grid: Tensor, picture: Tensor, random: torch.Generator) -> Tensor:
     """Return the share of each pixel (height, width) in the middle cells' gradients."""
     rows, cols = ([(count - 1) // 2, count // 2] for count in grid.shape[2:])
-    share = torch.zeros(picture.shape[2:], dtype=torch.float64)
+    share = torch.zeros(picture.shape[2:], dtype=torch.float64, device="cpu")
     for cell in (grid[0, :, row, col] for row in rows for col in cols):
         # A random projection with positive weights, which neither a norm nor a kernel cancels.
-        projection = torch.rand(cell.shape, generator=random).to(cell)
+        projection = torch.rand(cell.shape, generator=random, device="cpu").to(cell)
         (gradient,) = torch.autograd.grad(cell, picture, projection, retain_graph=True)
         magnitude = gradient[0].abs().sum(dim=0).cpu().double()  # MPS has no doubles
         share += magnitude / magnitude.sum()
@@ -87,4 +87,6 @@ def _effective_receptive_field(grid: Tensor, picture: Tensor, random: torch.Gene
 
 def _centroid(share: Tensor) -> float:
     """Return the centre of mass in pixels; the middle of the first pixel is at 0.5."""
-    return float(share @ (torch.arange(len(share)).to(share) + 0.5) / share.sum())
+    return float(
+        share @ (torch.arange(len(share), device=share.device).to(share) + 0.5) / share.sum()
+    )
