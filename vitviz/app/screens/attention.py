@@ -129,11 +129,15 @@ def _encode_guess(guess: prediction.Guess | None) -> dict[str, int] | None:
 
 
 def _pattern(view: View) -> str:
-    """Name the clearest pattern of all layers, or of the one on screen where the model is large."""
+    """Name the clearest pattern of all layers.
+
+    Of a large model, and of one with a layer that is not shown, look at the layer on screen alone.
+    """
     acts, (rows, cols) = view.acts, view.grid
     prefix = len(view.prefix)
-    numbers = acts.depth * acts.num_heads * (prefix + rows * cols) ** 2
-    layers = range(acts.depth) if numbers <= MOST_MEASURED else [view.layer]
+    heads = sum(layer.num_heads for layer in acts.layers)
+    all_fit = heads * (prefix + rows * cols) ** 2 <= MOST_MEASURED and not acts.refusal
+    layers = range(acts.depth) if all_fit else [view.layer]
 
     def make() -> list[inspection.Patterns]:
         return [

@@ -84,7 +84,7 @@ class Survey:
     Attributes
     ----------
     distance, prefix_mass, entropy : ndarray of shape (pictures, layers, heads)
-        Pixels, shares of 1 and bits.
+        Pixels, shares of 1 and bits. NaN stands for the heads that a layer has not.
     histogram : ndarray of shape (layers, heads, bins)
         Shares of 1, the mean over pictures.
     offsets : ndarray of shape (layers, heads, 2 rows - 1, 2 columns - 1)
@@ -295,10 +295,11 @@ def _dots(
     }
     figure = plots.attention_distance(
         mean(survey.distance),
-        survey.prefix_mass.mean(axis=0),
+        np.nan_to_num(survey.prefix_mass.mean(axis=0)),
         equal_sharing=inspection.uniform_distance(acts.grid, acts.patch_size),
         side=max(view.model.preprocess.input_size),
         selected=(view.layer, view.head),
+        num_heads=[layer.num_heads for layer in acts.layers],
         spread=spread(survey.distance) if len(survey.distance) > 1 else None,
         behind=behind.series if behind else None,
         prefix_name=_prefix_name(view),
@@ -308,7 +309,8 @@ def _dots(
     )
     if guess is not None:
         figure = plots.with_guessed_layer(figure, guess)
-    show_figure(figure, key="distance_dots", on_click=partial(_go, acts.num_heads))
+    heads = survey.distance.shape[-1]
+    show_figure(figure, key="distance_dots", on_click=partial(_go, heads))
     if "recorded" in beside:
         st.markdown(tr("Squares: {record}", record=tr(record["about"])))
     if "cnn" in beside:
@@ -457,7 +459,8 @@ def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
 
 def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | None) -> str:
     """Describe distance, attention on the prefix tokens and entropy of the chosen head."""
-    here = (slice(None), view.layer, slice(None) if view.head is None else view.head)
+    heads = range(view.acts.layers[view.layer].num_heads) if view.head is None else [view.head]
+    here = (slice(None), view.layer, heads)
     words = tr("it attends to no patch")
     if np.isfinite(distance).any():
         share = 100 * float(mean(distance)) / max(view.model.preprocess.input_size)
@@ -513,7 +516,8 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     if behind:
         columns |= {name: values.ravel() for name, values in behind.columns.items()}
         about += f" {reference_source(behind)}"
-    return Table(about, columns)
+    exists = np.isfinite(survey.entropy[0]).ravel()
+    return Table(about, {name: np.asarray(values)[exists] for name, values in columns.items()})
 
 
 def _sinks_tables(view: View, sinks: SinksByLayer) -> list[Table]:
@@ -569,7 +573,7 @@ def _measure(acts: "Activations") -> Surveys:
     surveys: Surveys = {}
     for variant in VARIANTS:
         by_measure = zip(*(layer[variant] for layer in layers), strict=True)
-        distance, mass, entropy, histogram, offsets = map(np.concatenate, by_measure)
+        distance, mass, entropy, histogram, offsets = map(stack_layers, by_measure)
         surveys[variant] = Survey(distance[None], mass[None], entropy[None], histogram, offsets)
     return surveys
 
@@ -577,7 +581,7 @@ def _measure(acts: "Activations") -> Surveys:
 def _measure_layer(
     acts: "Activations", attention: np.ndarray
 ) -> dict[Variant, tuple[np.ndarray, ...]]:
-    """Measure one layer on one picture: the arrays of a `Survey`, with an axis of one layer."""
+    """Measure one layer on one picture: the arrays of a `Survey`, without an axis of layers."""
     grid, patch, prefix = acts.grid, acts.patch_size, acts.num_prefix_tokens
     mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
     entropy = inspection.attention_entropy([attention])
@@ -592,7 +596,7 @@ def _measure_layer(
         )
         offsets = inspection.offset_attention(attention, min_queries=least, **geometry)
         offsets = offsets.astype(np.float32)
-        by_variant[variant] = distance, mass, entropy, histogram[None], offsets[None]
+        by_variant[variant] = distance[0], mass[0], entropy[0], histogram, offsets
     return by_variant
 
 

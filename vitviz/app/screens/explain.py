@@ -176,7 +176,8 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
     if name in TITLES_OF_NO_CLASS:
         measures = results.measure(view)
         if name == "last":
-            last: np.ndarray = measures.query_attention[-1].mean(axis=0)
+            heads = acts.layers[-1].num_heads  # NaN follows where another layer has more
+            last: np.ndarray = measures.query_attention[-1, :heads].mean(axis=0)
             return last
         return measures.rollout[acts.num_prefix_tokens :].reshape(acts.grid)
     if _passes(name) > FEW:

@@ -180,7 +180,7 @@ def _draw(
 def _describe_map(view: View, settings: Settings) -> str:
     """Say where the answer is read, how concentrated the map is, and how the fusions differ."""
     compared: list[Fusion] = [settings.fusion]
-    if settings.of == "weights" and view.acts.num_heads > 1:
+    if settings.of == "weights" and any(layer.num_heads > 1 for layer in view.acts.layers):
         # Each fusion reads all attention once more, so large models compare the chosen one alone.
         small = len(_layers_to_send(view)) == view.acts.depth
         compared = list(FUSIONS) if small else list(dict.fromkeys(("mean", settings.fusion)))

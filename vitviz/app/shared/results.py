@@ -217,7 +217,9 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
     acts = view.acts
     if acts.all_to_all:
         equal = inspection.uniform_distance(acts.grid, acts.patch_size)
-        return list(measure(view).distance), np.full(acts.depth, equal)
+        heads = (layer.num_heads for layer in acts.layers)
+        distance = [row[:count] for row, count in zip(measure(view).distance, heads, strict=True)]
+        return distance, np.full(acts.depth, equal)
 
     def make() -> tuple[list[np.ndarray], np.ndarray]:
         by_layer, equal = [], []
