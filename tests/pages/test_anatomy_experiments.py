@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Callable
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from pages.driver import (
     opened,
     opened_with_data,
     prose,
+    told,
 )
 from vitviz import Model, capture, intervention
 from vitviz.activations import edited_input
@@ -119,6 +121,23 @@ def test_one_patch_of_many_is_not_none(
     assert model.num_classes == 5
     assert "**0.39 %** of the patches would answer **output 0**" in prose(at)
     assert "0.39 % of the patches answer output 0." in " ".join(alts(at))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        (dict(image_size=(6, 8), patch_size=1), "is one pixel wide"),
+        (dict(image_size=(20, 4), patch_size=4), "lie in one column"),
+    ],
+)
+def test_a_picture_that_cannot_move_is_said(
+    serve: Callable[..., Model], sizes: dict[str, Any], reason: str
+) -> None:
+    serve("plain", **sizes)
+    at = opened("anatomy", experiment="locality")
+    assert_works(at)
+    (said,) = told(at)
+    assert reason in said
 
 
 def test_patches_that_are_no_squares_have_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:

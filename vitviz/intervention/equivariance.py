@@ -148,12 +148,17 @@ def translate(model: Model, image: Picture, pixels: int) -> Distances:
     Raises
     ------
     ModelError
-        As `shuffle_patches`.
+        As `shuffle_patches`, and when the patches lie in one column.
     ValueError
         When the move is not from 1 pixel to a patch.
     """
     bare, x = _without_positions(model), prepare(model, image).x
     grid, width = model.layers[0].query_grid, x.shape[-1]
+    if grid[1] == 1:
+        raise ModelError(
+            "The patches of {model} lie in one column, so none has another beside it to move to.",
+            model=model.name,
+        )
     most = model.layers[0].patch_side[1]
     if not 1 <= pixels <= most:
         raise ValueError(f"Expected a move by 1 to {most} pixels, got {pixels}.")

@@ -223,6 +223,7 @@ def _patch_answers(view: View) -> list[Table]:
 
 def _locality(view: View) -> list[Table]:
     """Draw what a patch sees, and what a moved picture or a repeated patch changes."""
+    from vitviz import ModelError
     from vitviz.intervention.equivariance import repeat_patch, translate
 
     model, image, (rows, cols) = view.model, view.picture.image, view.grid
@@ -231,6 +232,11 @@ def _locality(view: View) -> list[Table]:
     if other == patch:
         other = (patch[0], (patch[1] + 1) % cols)
     height, width = model.layers[0].patch_side
+    if width == 1:
+        raise ModelError(
+            "A patch of {model} is one pixel wide, so the picture cannot move by half a patch.",
+            model=model.name,
+        )
 
     def move_picture() -> "list[Distances]":
         return [translate(model, image, pixels) for pixels in (width, width // 2)]
