@@ -177,6 +177,26 @@ def test_phrases_that_a_visitor_types_are_the_classes(
     assert not at.exception
 
 
+def test_a_phrase_stands_whole_with_its_comma(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phrases = ["a dog, asleep", "a dog, awake", "a photo of a dog that runs on snow"]
+    at = start_with_text_tower(monkeypatch, tmp_path, "CLIP")
+    at.text_area(key="words").set_value("\n".join(phrases)).run()
+    assert_works(at)
+    assert list(at.selectbox(key="class").options)[1:] == phrases
+    assert list(at.selectbox(key="phrase").options) == phrases
+    assert list(at.selectbox(key="less").options)[1:] in (phrases[1:], phrases[:1] + phrases[2:])
+    assert "with 3 words: a dog, asleep, a dog, awake, a photo" in prose(at)
+    table = open_data(at, "classify").dataframe[0].value
+    assert list(table["class"]) == phrases
+    assert "also called" not in table.columns
+    at_page(at, "compare").run()
+    assert_works(at)
+    (answers,) = (one.value for one in open_data(at, "compare").dataframe if "class" in one.value)
+    assert {*answers["class"]} == {*phrases}
+
+
 def drawn(at: AppTest) -> np.ndarray:
     """The map of a phrase on screen."""
     return numbers(map_of_phrase(at)["z"])

@@ -77,6 +77,10 @@ class Message(str):
         return (self.english,), self.values
 
 
+class Phrase(str):
+    """A phrase that a text tower read; a comma in it does not begin another name of a class."""
+
+
 class MessageError(ValueError):
     """An error whose text is a `Message`."""
 

@@ -15,7 +15,7 @@ from torch import Tensor, from_numpy
 from torch.nn import functional as F
 
 from ..common.files import replace_file
-from ..common.language import Message
+from ..common.language import Message, Phrase
 from .devices import own_precision
 from .families import ModelError
 
@@ -99,7 +99,7 @@ class Words:
         templates: Sequence[str] = (),
     ) -> None:
         table = np.array(vectors, np.float32)
-        words = tuple(map(str, names))
+        words = tuple(Phrase(name) for name in names)
         if table.ndim != 2 or len(table) != len(words) or not words:
             raise ModelError(
                 "Expected a vector for each of {count} names, got an array of shape {shape}.",
@@ -107,8 +107,8 @@ class Words:
                 shape=table.shape,
             )
         if len(set(words)) < len(words):
-            name = next(name for name in words if words.count(name) > 1)
-            raise ModelError("Expected each name once, got {name!r} twice.", name=name)
+            twice = next(name for name in words if words.count(name) > 1)
+            raise ModelError("Expected each name once, got {name!r} twice.", name=twice)
         lengths = np.linalg.norm(table, axis=1)
         is_unit = np.abs(lengths - 1) < _ROUNDING  # false for NaN, too
         if not is_unit.all():

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from ..common.language import Message, current_language, strings, translate
+from ..common.language import Message, Phrase, current_language, strings, translate
 
 #: Clearer names for some classes of Tiny-ImageNet and CIFAR-100.
 COMMON = {
@@ -59,12 +59,18 @@ def table_names(labels: Sequence[str]) -> tuple[str, ...]:
     Only the classes of the datasets in `text/<language>/classes.po` are translated. If a name is
     missing there, the labels are of another set, and all of them stay unchanged.
     """
-    return _common(tuple(map(translate, labels)), current_language())
+    return _common(tuple(map(translate, labels)), current_language(), _are_phrases(labels))
+
+
+def _are_phrases(labels: Sequence[str]) -> bool:
+    return any(isinstance(label, Phrase) for label in labels)
 
 
 @cache
-def _common(labels: tuple[str, ...], language: str) -> tuple[str, ...]:
-    first = [_with_spaces(label.split(",")[0] or label) for label in labels]
+def _common(labels: tuple[str, ...], language: str, are_phrases: bool) -> tuple[str, ...]:
+    first = list(labels)
+    if not are_phrases:
+        first = [_with_spaces(label.split(",")[0] or label) for label in labels]
     common = COMMON if _SIGNS & {*first} else {}
     english = tuple(common.get(name, name) for name in first)
     if (
@@ -83,12 +89,15 @@ def _with_spaces(name: str) -> str:
 
 def other_names(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the other names of each class, separated by commas; empty if there are none."""
+    own_names, are_phrases = common_names(labels), _are_phrases(labels)
     labels = tuple(map(translate, labels))
     others = []
-    english = _common(labels, "en")
-    for label, own, common in zip(labels, common_names(labels), english, strict=True):
-        names = [common, *(name.strip() for name in label.split(","))]
-        others.append(", ".join(dict.fromkeys(name for name in names if _with_spaces(name) != own)))
+    english = _common(labels, "en", are_phrases)
+    for label, own, common in zip(labels, own_names, english, strict=True):
+        parts = [label] if are_phrases else label.split(",")
+        names = [common, *(name.strip() for name in parts)]
+        different = (name for name in names if own not in (name, _with_spaces(name)))
+        others.append(", ".join(dict.fromkeys(different)))
     return tuple(others)
 
 

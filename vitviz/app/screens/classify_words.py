@@ -15,7 +15,7 @@ from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Table, patch_columns
 from vitviz.app.widgets.figure import show_figure
 from vitviz.common.language import Markdown, Message, mark, tr, tr_md
-from vitviz.text.class_names import table_names
+from vitviz.text.class_names import full_names, table_names
 
 if TYPE_CHECKING:
     from vitviz.attribution import LogitParts
@@ -33,6 +33,7 @@ def draw_words(view: View, index: int) -> list[Table]:
     from vitviz import ModelError
 
     acts, names = view.acts, class_menu.names(view.acts)
+    phrases = full_names(acts.output_names)  # many begin alike
     if settings.stored_text("less") == str(index):
         settings.change(less=NOTHING)
     others: list[str | int] = [NOTHING, *(at for at in range(len(names)) if at != index)]
@@ -48,7 +49,7 @@ def draw_words(view: View, index: int) -> list[Table]:
             tr("Phrase"),
             range(len(names)),
             key="phrase",
-            format_func=names.__getitem__,
+            format_func=phrases.__getitem__,
             on_change=lambda: settings.change(**{"class": st.session_state["phrase"]}),
         )
         control(
@@ -57,7 +58,7 @@ def draw_words(view: View, index: int) -> list[Table]:
             others,
             minus,
             "selectbox",
-            words=lambda one: names[one] if isinstance(one, int) else tr("nothing"),
+            words=lambda one: phrases[one] if isinstance(one, int) else tr("nothing"),
         )
         name = names[index]
         if less is not None:
