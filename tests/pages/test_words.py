@@ -197,6 +197,16 @@ def test_a_phrase_stands_whole_with_its_comma(
     assert {*answers["class"]} == {*phrases}
 
 
+@pytest.mark.parametrize("name", ["CLIP", "SigLIP"])
+def test_the_only_phrase_is_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = start_with_text_tower(monkeypatch, tmp_path, name)
+    at.text_area(key="words").set_value("a cat").run()
+    assert_works(at)
+    assert "It compares the picture with one phrase: a cat. Its vector is from the" in prose(at)
+    assert "One of them always comes first" not in prose(at)
+    assert ("its probability is always 100 %" in prose(at)) == (name == "CLIP")
+
+
 def drawn(at: AppTest) -> np.ndarray:
     """The map of a phrase on screen."""
     return numbers(map_of_phrase(at)["z"])

@@ -136,9 +136,11 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
     names = Markdown(", ".join(map(literal, labels)) if len(labels) <= LISTED_CLASSES else "")
     after_colon = Markdown(f": {names}" if names else "")
     if view.model.words is not None:
-        none = Markdown()
+        none, is_one = Markdown(), len(labels) == 1
         if view.acts.answers != "labels":
             none = tr_md(" One of them always comes first.")
+            if is_one:
+                none = tr_md(" As there is no other, its probability is always 100 %.")
         numbers: dict[str, Any] = {
             "random": random,
             "count": len(labels),
@@ -151,12 +153,24 @@ def tell_worth(view: View, after: np.ndarray, *, edited: bool = False) -> None:
             "{source}; nothing proves that their text tower belongs to this model.{none}",
             **numbers,
         )
+        if is_one:
+            sentence = tr_md(
+                "{random}It compares the picture with one phrase{listed}. The phrase comes from "
+                "{source}; nothing proves that its text tower belongs to this model.{none}",
+                **numbers,
+            )
         if view.model.words.templates:  # of the model's own text tower
             sentence = tr_md(
                 "{random}It compares the picture with {count:,} words{listed}. Their vectors "
                 "are from {source}.{none}",
                 **numbers,
             )
+            if is_one:
+                sentence = tr_md(
+                    "{random}It compares the picture with one phrase{listed}. Its vector is from "
+                    "{source}.{none}",
+                    **numbers,
+                )
         st.markdown(sentence)
         return
     if view.acts.answers == "labels":

@@ -51,7 +51,11 @@ def answer_words(acts: "Activations", *, trained: bool) -> str:
         if not trained:
             what = tr("Most probable label of random weights")
     words = f"{what}: {_name(acts, top)}, {as_percent(acts.probabilities[top])}"
-    return words if acts.labels else f"{words} {tr('(its outputs have no names)')}"
+    if acts.labels:
+        return words
+    one = len(acts.probabilities) == 1
+    unnamed = tr("(its output has no name)") if one else tr("(its outputs have no names)")
+    return f"{words} {unnamed}"
 
 
 def value_words(acts: "Activations") -> str:
@@ -62,10 +66,11 @@ def value_words(acts: "Activations") -> str:
     return ", ".join(words + ["…"] * (len(acts.scores) > len(first)))
 
 
-def names_heading(acts: "Activations") -> Message:
-    """Return what a column of the names of outputs is called in a table."""
+def names_heading(*captures: "Activations") -> Message:
+    """Return what a column of the names of outputs is called in a table, of one model or more."""
     kinds = {"classes": Message("class"), "labels": Message("label")}
-    return kinds.get(acts.answers, Message("output"))
+    answers = {acts.answers for acts in captures}
+    return kinds.get(answers.pop(), Message("output")) if len(answers) == 1 else Message("output")
 
 
 def columns(acts: "Activations") -> "Columns":
