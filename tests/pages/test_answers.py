@@ -53,11 +53,26 @@ def test_the_only_label_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     unnamed = watched(module, (32, 32), name="without labels", answers="labels")
     at = opened_with(unnamed, monkeypatch, "classify")
     assert "Its output has no name that is known here." in prose(at)
+    assert answer_of(at).endswith(" (its output has no name)")
     at = opened_with(model, monkeypatch, "anatomy")
     assert_works(at)
     (way,) = (data for data in components(at, "vitviz_anatomy") if "cards" in data)
     (card,) = (card for card in way["cards"] if card["id"] == "head")
     assert "into one number: the logit. The sigmoid turns it into the probability" in card["say"]
+
+
+@pytest.mark.parametrize(("answers", "heading"), [("labels", "label"), ("values", "output")])
+def test_outputs_that_are_no_classes_are_not_called_so_on_compare(
+    answers: str, heading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = opened_with(model_of(answers), monkeypatch, "compare")
+    open_data(at, "compare")
+    (table,) = (each.value for each in at.dataframe if "side" in each.value)
+    assert "class" not in table
+    assert {*table[heading]} == {*NAMES}
+    assert "class" not in " ".join(
+        text.value for text in at.markdown if "The answers" in text.value
+    )
 
 
 def test_values_are_shown_without_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,13 +165,19 @@ def _answers(views: list[View], names: list[str]) -> list[Table]:
     if not rows:
         return []
     other, value = Message("also called"), Message("value")
-    headings = (Message("side"), Message("class"), other, Message("probability, %"), value)
+    heading = class_menu.names_heading(
+        *(view.acts for view in views if view.acts.scores is not None)
+    )
+    headings = (Message("side"), heading, other, Message("probability, %"), value)
     columns = columns_of(headings, rows)
     if not any(columns[other]):
         del columns[other]
     if not any(view.acts.answers == "values" for view in views):
         del columns[value]
-        return [Table(tr("The answers, the most probable class first."), columns)]
+        about = tr("The answers, the most probable class first.")
+        if heading != "class":
+            about = tr("The answers, the most probable first.")
+        return [Table(about, columns)]
     about = tr("The answers. Values have no known unit, and are no probabilities.")
     return [Table(about, columns)]
 
