@@ -202,6 +202,31 @@ def test_resizing_is_of_the_whole_table() -> None:
         assert f"Neighbours have a cosine of {near}" in prose(at)
 
 
+@pytest.mark.parametrize(("columns", "rows"), [(9, 20), (64, 8), (800, None)])
+def test_a_new_grid_has_no_more_positions_than_can_be_compared(
+    columns: int, rows: int | None, serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 rows of 1536 columns, as of 1 x 64 patches, would have cosines of 5 GB."""
+    serve("plain", image_size=(2, 2 * columns), patch_size=2, depth=1)
+    compared: list[int] = []
+    real = position_similarity
+
+    def compare(table: np.ndarray, *, grid: tuple[int, int]) -> np.ndarray:
+        compared.append(len(table))
+        assert len(table) <= 5000
+        return real(table, grid=grid)
+
+    monkeypatch.setattr(inspection, "position_similarity", compare)
+    at = opened("positions")
+    assert_works(at)
+    if rows is None:
+        assert "with 7 rows has more than 5,000 positions" in at.info[-1].value
+    else:
+        assert at.select_slider(key="grid").value == rows
+        assert max(compared) == rows * rows * columns
+        assert "grid" not in at.query_params
+
+
 def test_weights_that_never_learned_are_not_called_learned() -> None:
     at = opened("positions", weights="random")
     assert not at.exception

@@ -40,6 +40,8 @@ FORMULAS: dict[EmbeddingKind, str] = {
 COSINE_SCALES = {"minimum": mark("from the minimum, {least}"), "whole": mark("from −1 to 1")}
 MIRRORED = 0.5  # cosine with the mirror image from which it is worth a word
 GRIDS = (7, 8, 10, 12, 14, 16, 20, 24, 32)
+USUAL_GRID = 24
+MOST_POSITIONS = 5000  # whose cosines with one another take 100 MB
 INTERPOLATION_NAMES: dict[Interpolation, str] = {
     "bicubic": mark("bicubic"),
     "bilinear": mark("bilinear"),
@@ -304,10 +306,25 @@ def _draw_resized(
     """Draw the tile of one position before and after interpolation to another grid."""
     (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
     st.subheader(tr("Interpolated to another grid: {name}", name=name), anchor=False)
+    grids = {count: (count, max(1, round(count * cols / rows))) for count in GRIDS}
+    grids = {count: one for count, one in grids.items() if math.prod(one) <= MOST_POSITIONS}
+    if not grids:
+        st.info(
+            tr(
+                "A grid of this shape with {least} rows has more than {most:,} positions, too many "
+                "to compare with one another.",
+                least=GRIDS[0],
+                most=MOST_POSITIONS,
+            )
+        )
+        return
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
-    new_rows = choose("grid", tr("Rows of the new grid"), GRIDS, 24, first, "select_slider")
+    usual = min(USUAL_GRID, max(grids))
+    settings.follow_default("grid", str(usual))
+    label = tr("Rows of the new grid")
+    new_rows = choose("grid", label, list(grids), usual, first, "select_slider")
     how = choose("interpolation", tr("Interpolation"), INTERPOLATION_NAMES, "bicubic", second)
-    grid = (new_rows, max(1, round(new_rows * cols / rows)))
+    grid = grids[new_rows]
     whole = (0, 0, 1, 1)  # both grids cover all of the picture
     there = matching_patch(position, (view.grid, whole), (grid, whole))
     before, after = _similarity(view, kind), _resized_similarity(view, kind, grid, how)
