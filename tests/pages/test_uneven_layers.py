@@ -106,3 +106,15 @@ def test_the_map_of_the_last_layer_is_the_mean_of_its_own_heads(
     assert expected.shape == (16,)
     assert np.isfinite(expected).all()
     assert_allclose(table["attention of the last layer"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("instead", ["zero", "mean"])
+def test_heads_that_were_muted_in_another_model_hide_no_answer(
+    instead: str, show: Callable[[Model], None]
+) -> None:
+    show(three_layers("gated", {1: Gated(192, num_heads=3)}))
+    at = opened("classify", muted="2.1", mute_to=instead)
+    (refusal,) = {warning.value for warning in at.warning[1:]}
+    assert "does more to its heads than join them" in refusal
+    assert complaints(at) == ([refusal] if instead == "mean" else [])
+    assert charts(at)

@@ -151,6 +151,8 @@ BLOCKS_ALONG = 7  # a side, where blocks have no setting
 
 
 def page(view: View) -> Data | None:
+    from vitviz import ModelError
+
     acts = view.acts
     if acts.probabilities is None:
         st.info(models.explain_no_classes(view.model))
@@ -170,7 +172,13 @@ def page(view: View) -> Data | None:
 
     columns, pending = _columns(), []
     instead = classify_heads.replacement()
-    values = classify_heads.values_of(view, instead) if muted.any() else {}
+    values: classify_heads.Values = {}
+    if muted.any():
+        try:
+            values = classify_heads.values_of(view, instead)
+        except ModelError as error:
+            st.error(tr_md(error))
+            muted = np.zeros_like(muted)
     edits = _edits(painted, muted, removal, values)
     with columns["answer"]:
         st.subheader(tr("The answer"), anchor=False)
