@@ -9,6 +9,7 @@ import torch
 from examples import (
     OWN,
     example,
+    own_model,
     picture,
     randomise,
     timm_model,
@@ -167,3 +168,19 @@ def test_a_picture_is_put_together_from_its_patches() -> None:
     swapped = rearrange_patches(x, (2, 3), np.array([5, 1, 2, 3, 4, 0]))
     assert torch.equal(swapped[:, :4, :4], x[:, 4:, 8:])
     assert torch.equal(swapped[:, 4:, 8:], x[:, :4, :4])
+
+
+@pytest.mark.parametrize("size", [(8, 8), (4, 8), (12, 4)])
+def test_few_patches_are_shuffled_too(size: tuple[int, int]) -> None:
+    """Every twenty-fourth order of four patches is the one in which they lie."""
+    model = own_model(image_size=size)
+    for seed in range(10):
+        result = shuffle_patches(model, picture(), seed=seed)
+        assert sorted(result.order) == [*range(size[0] * size[1] // 16)]
+        assert (result.order != np.arange(len(result.order))).any()
+        assert result.changes[0] > 1e-3 > 10 * result.changes[1]
+
+
+def test_one_patch_has_no_other_order() -> None:
+    with pytest.raises(ModelError, match="as one patch"):
+        shuffle_patches(own_model(image_size=4), picture())

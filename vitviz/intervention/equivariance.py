@@ -76,12 +76,13 @@ def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> ShuffleRe
     model : Model
     image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
     seed : int
-        Of the permutation.
+        Of the permutation, which moves at least two patches.
 
     Raises
     ------
     ModelError
-        When the model knows the place of a patch from more than E_pos, or has no E_pos.
+        When the model knows the place of a patch from more than E_pos, has no E_pos, or sees the
+        picture as one patch.
 
     Notes
     -----
@@ -93,7 +94,14 @@ def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> ShuffleRe
     """
     bare, x = _without_positions(model), prepare(model, image).x
     rows, cols = model.layers[0].query_grid
-    order = np.random.default_rng(seed).permutation(rows * cols)
+    if rows * cols == 1:
+        raise ModelError(
+            "{model} sees the picture as one patch, so there is no other order.", model=model.name
+        )
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(rows * cols)
+    while (order == np.arange(rows * cols)).all():  # of 2 x 2 patches, with seed 1
+        order = generator.permutation(rows * cols)
     pictures = (x, _rearrange(model, x, order))
     modules = (model.module, bare)
     outputs = torch.stack(
@@ -117,7 +125,7 @@ def repeat_patch(model: Model, image: Picture, first: Patch, second: Patch) -> D
     Raises
     ------
     ModelError
-        As `shuffle_patches`.
+        When the model knows the place of a patch from more than E_pos, or has no E_pos.
     ValueError
         When a patch lies outside of the grid.
     """
@@ -148,7 +156,8 @@ def translate(model: Model, image: Picture, pixels: int) -> Distances:
     Raises
     ------
     ModelError
-        As `shuffle_patches`, and when the patches lie in one column.
+        When the model knows the place of a patch from more than E_pos, has no E_pos, or has its
+        patches in one column.
     ValueError
         When the move is not from 1 pixel to a patch.
     """
