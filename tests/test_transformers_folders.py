@@ -128,6 +128,7 @@ def test_a_pooler_that_the_file_lacks_computes_nothing(kind: str, tmp_path: Path
     acts = capture(model, picture())
     with torch.inference_mode():
         states = module(model.preprocess(picture())[None]).last_hidden_state
+    assert acts.output is not None
     np.testing.assert_allclose(acts.output, states[0, 0], atol=1e-5)
 
 
