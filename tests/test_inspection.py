@@ -522,6 +522,13 @@ def test_what_a_mask_leaves_decides_nothing(left: float) -> None:
 # --- all in one pass ----------------------------------------------------------------------------
 
 
+def test_the_mean_over_heads_is_of_those_that_a_layer_has() -> None:
+    layers = [np.random.default_rng(0).dirichlet(np.ones(7), (heads, 7)) for heads in (4, 2)]
+    found = measurements(layers, grid=(2, 3), patch_size=4).mean_query_attention
+    expected = [layer.mean(axis=0)[0, 1:].reshape(2, 3) for layer in layers]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 @quick
 @given(stacks())
 def test_measurements_equal_the_separate_functions(stack: Stack) -> None:

@@ -207,7 +207,7 @@ def _find_response(
 def _find_who_looks(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
     prefix, count = acts.num_prefix_tokens, acts.grid[0] * acts.grid[1]
     layer, _, _ = _place(acts, steps[0])
-    reads = inspection.measurements(acts).query_attention.mean(axis=1).reshape(acts.depth, -1)
+    reads = inspection.measurements(acts).mean_query_attention.reshape(acts.depth, -1)
     asks = _reader(acts)
     best = int(reads[layer].argmax())
     yield tr(
@@ -227,31 +227,29 @@ def _find_who_looks(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
     if acts.layers[layer].num_heads == 1:
         return  # there is no other head to compare it with
     agreed = same_rows(acts.attention(layer)[:, prefix:, prefix:])
-    if agreed.min() >= ALL_ALIKE:
+    less, more = agreed.min(), agreed.max()
+    ends = {"layer": layer + 1, "less": as_percent(less), "more": as_percent(more)}
+    if less >= ALL_ALIKE:
         yield tr(
             "In layer {layer}, every head looks much the same wherever the query is: at least "
             "{less} of a row agrees with the mean of all rows.",
-            layer=layer + 1,
-            less=as_percent(agreed.min()),
+            **ends,
         )
-        return
-    if agreed.max() < SOME_ALIKE:
+    elif more < SOME_ALIKE:
         yield tr(
             "In layer {layer}, every head follows the query: at most {more} of a row agrees with "
             "the mean of all rows.",
-            layer=layer + 1,
-            more=as_percent(agreed.max()),
+            **ends,
         )
-        return
-    yield tr(
-        "In layer {layer}, **head {same}** looks much the same wherever the query is: {more} of a "
-        "row agrees with the mean of all rows. **Head {follows}** follows the query: {less}.",
-        layer=layer + 1,
-        same=int(agreed.argmax()) + 1,
-        more=as_percent(agreed.max()),
-        follows=int(agreed.argmin()) + 1,
-        less=as_percent(agreed.min()),
-    )
+    else:
+        yield tr(
+            "In layer {layer}, **head {same}** looks much the same wherever the query is: {more} "
+            "of a row agrees with the mean of all rows. **Head {follows}** follows the query: "
+            "{less}.",
+            same=int(agreed.argmax()) + 1,
+            follows=int(agreed.argmin()) + 1,
+            **ends,
+        )
 
 
 def same_rows(attention: np.ndarray) -> np.ndarray:

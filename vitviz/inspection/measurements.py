@@ -57,6 +57,14 @@ class Measurements:
             getattr(self, field.name).setflags(write=False)
 
     @property
+    def mean_query_attention(self) -> Array:
+        """`query_attention` averaged over the heads that each layer has: (layers, rows, cols)."""
+        exists = np.isfinite(self.query_attention).any(axis=(2, 3), keepdims=True)
+        with np.errstate(invalid="ignore"):  # NaN where no head of a layer is known
+            mean: Array = np.nansum(self.query_attention, axis=1) / exists.sum(axis=1)
+        return mean
+
+    @property
     def missing(self) -> str:
         reason: str = vars(self)["_missing"]
         return reason

@@ -176,8 +176,7 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
     if name in TITLES_OF_NO_CLASS:
         measures = results.measure(view)
         if name == "last":
-            heads = acts.layers[-1].num_heads  # NaN follows where another layer has more
-            last: np.ndarray = measures.query_attention[-1, :heads].mean(axis=0)
+            last: np.ndarray = measures.mean_query_attention[-1]
             return last
         return measures.rollout[acts.num_prefix_tokens :].reshape(acts.grid)
     if _passes(name) > FEW:

@@ -102,9 +102,7 @@ def _open_on_a_patch(view: View) -> View:
     if st.session_state.get("query_asked"):
         settings.keep_in_address("query")
         return view
-    heads = view.acts.layers[-1].num_heads  # NaN follows where another layer has more
-    looks = results.measure(view).query_attention[-1, :heads].mean(axis=0).ravel()
-    looks = np.nan_to_num(looks)
+    looks = np.nan_to_num(results.measure(view).mean_query_attention[-1].ravel())
     most = len(view.prefix) + np.argsort(-looks, kind="stable")[: math.ceil(len(looks) / 10)]
     alike = inspection.token_similarity(view.acts)[np.ix_(most, most)].sum(axis=1)
     return replace(view, query=int(most[alike.argmax()]))
