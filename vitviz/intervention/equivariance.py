@@ -165,7 +165,8 @@ def translate(model: Model, image: Picture, pixels: int) -> Distances:
     grid, width = model.layers[0].query_grid, x.shape[-1]
     if grid[1] == 1:
         raise ModelError(
-            "The patches of {model} lie in one column, so none has another beside it to move to.",
+            "The patches of {model} lie in one column, so the picture cannot move by a patch to "
+            "the side.",
             model=model.name,
         )
     most = model.layers[0].patch_side[1]

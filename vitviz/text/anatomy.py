@@ -73,8 +73,8 @@ STEP_TEXTS: Mapping[str, StepText] = {
         "z_{0}",
         1,
         mark(
-            "What this model does next, up to its first layer, is not opened here. The first "
-            "layer gets {shape} numbers: one row for each token."
+            "vitviz does not open what this model does next, up to its first layer. That layer "
+            "gets {shape} numbers: one row for each token."
         ),
     ),
     "patches": StepText(
