@@ -535,7 +535,7 @@ def test_patches_are_not_said_to_be_convolutions_that_overlap(
     names = " ".join(card["name"] for card in cards)
     assert names == f"{cut or 'picture first_tokens'} encoder output head"
     (said,) = (card["say"] for card in cards if card["name"] == "first_tokens")
-    assert "The first layer gets 13×32 numbers" in said
+    assert "That layer gets 13×32 numbers" in said
 
 
 def test_the_norms_of_clip_in_transformers_are_steps() -> None:
