@@ -1,5 +1,7 @@
 """Swin and PVT v2 of transformers: what is planted is found through windows and pooling."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -110,6 +112,21 @@ def test_a_token_is_in_the_window_that_is_named(name: str) -> None:
         handle.remove()
         changed = np.abs(other - plain).max(axis=(1, 2, 3)) > 1e-6
         assert_array_equal(changed, (acts.layout(1).queries == patch).any(axis=1))
+
+
+def test_a_shift_that_a_pass_sets_is_put_back_and_is_not_felt_in_another_thread() -> None:
+    """A block whose grid is one window sets its shift to 0 and reads it after its first norm."""
+    model = watched(module_of("swin, sdpa"), (3 * CELL, 3 * CELL))
+    randomise(model.module)
+    last: Any = model.sites[-1].block
+    alone = vitviz.capture(model, picture())
+    assert int(last.shift_size) == 1
+    last.layernorm_before.register_forward_hook(lambda *_: time.sleep(0.02))
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(lambda _: vitviz.capture(model, picture()).logits, range(9))]
+    for logits in found:
+        assert_array_equal(logits, alone.logits)
+    assert int(last.shift_size) == 1
 
 
 def test_a_grid_smaller_than_a_window_of_swin_is_refused() -> None:

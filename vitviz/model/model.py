@@ -1,7 +1,7 @@
 """`Model`: a module with layers, preprocessing and labels, whose forward pass can be watched."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
@@ -9,8 +9,9 @@ from functools import cached_property, partial
 from html import escape
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal, Self
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -130,10 +131,12 @@ class Model:
     @property
     def reading(self) -> "_Reading":
         """How the module is read; computed again after the module was changed."""
-        if self._checked_state is None and (self._reading is None or not self._reading.is_of(self)):
-            self._reading = _Reading(self)
-        assert self._reading is not None
-        return self._reading
+        with _turn(self.module):
+            current = self._reading
+            if self._checked_state is None and (current is None or not current.is_of(self)):
+                current = self._reading = _Reading(self)
+            assert current is not None
+            return current
 
     @contextmanager
     def assume_unchanged(self) -> Iterator[None]:
@@ -262,18 +265,27 @@ class Model:
             lie on another grid; after it, when the blocks did not run once each in their order.
         """
         self._check_ready()
-        reading = self.reading
-        try:
-            with record_pass(self.parts, reading.sites, recorder, projections) as ran:
-                yield
-        finally:
-            reading.restore()  # transformers' Swin sets its shift during a pass
+        with (
+            self._restoring() as reading,
+            record_pass(self.parts, reading.sites, recorder, projections) as ran,
+        ):
+            yield
         if ran != [*range(first, len(reading.sites))]:
             raise ModelError(
                 "The blocks of {model} did not run once each in their order, so their outputs "
                 "cannot be matched to layers.",
                 model=self.name,
             )
+
+    @contextmanager
+    def _restoring(self) -> Iterator["_Reading"]:
+        """Put attributes back that a pass in this context changes: watching leaves no trace."""
+        with _turn(self.module):
+            reading = self.reading
+            try:
+                yield reading
+            finally:
+                reading.restore()
 
     def _check_ready(self) -> None:
         if self._checked_state is None and (refusal := explain_unready(self.module)):
@@ -301,7 +313,8 @@ class Model:
         family, size = self.reading.family, (x.shape[-2], x.shape[-1])
         rows = len(x) if rows is None else rows
         run = call if self.path else family.run
-        output = one_tensor(run(module, x, family.options(self.part, size)), module)
+        with self._restoring():
+            output = one_tensor(run(module, x, family.options(self.part, size)), module)
         if output.ndim > 2 and not self.reading.adds_weights:  # tokens of the part
             output = family.features(self.part, output)
         if output.ndim < 2 and output.numel() == rows:
@@ -743,6 +756,21 @@ def _read_only(tensor: Tensor) -> np.ndarray:
     return array
 
 
+_TURNS: WeakKeyDictionary[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
+
+
+def _turn(module: nn.Module) -> AbstractContextManager[Any]:
+    """Return a lock for modules that one thread at a time may run; others need none.
+
+    The blocks of transformers' Swin set their shift before they use it.
+    """
+    turn = _TURNS.get(module)
+    if turn is None:
+        alone = any(hasattr(part, "set_shift_and_window_size") for part in module.modules())
+        turn = _TURNS.setdefault(module, RLock() if alone else nullcontext())
+    return turn
+
+
 #: Types of the attributes that hold the geometry of a module: sizes of grids, windows and shifts.
 _PLAIN_TYPES = frozenset((int, bool, str, tuple, torch.Size, type(None)))
 
@@ -858,7 +886,7 @@ class _Reading:
         return model
 
     def restore(self) -> None:
-        """Put attributes back that a pass changed: watching leaves no trace."""
+        """Put attributes back that a pass changed."""
         for each in self._snapshots:
             if not each.is_unchanged():
                 each.restore()
