@@ -65,6 +65,8 @@ def test_a_module_of_timm_needs_nothing_else(name: str) -> None:
         ("vit_tiny_patch16_224", dict(depth=1)),
         ("mixer_s32_224", {}),
         ("twins_svt_small", dict(depths=(1, 1, 1, 2), embed_dims=(16, 16, 32, 32))),
+        ("maxvit_tiny_tf_224", narrow_stages()),
+        ("coatnet_nano_rw_224", narrow_stages()),
     ],
 )
 def test_another_input_size_is_that_of_the_module(name: str, small: dict[str, Any]) -> None:
@@ -72,6 +74,14 @@ def test_another_input_size_is_that_of_the_module(name: str, small: dict[str, An
     model = vitviz.watch(module)
     assert model.preprocess.input_size == (64, 96)
     assert vitviz.capture(model, picture()).logits is not None
+
+
+@pytest.mark.parametrize("name", ["maxvit_tiny_tf_224", "coatnet_nano_rw_224"])
+def test_an_input_that_does_not_fit_the_windows_is_refused(name: str) -> None:
+    module = timm.create_model(name, img_size=64, **narrow_stages())
+    size = replace(SIZE, input_size=(72, 64))
+    with pytest.raises(ModelError, match=r"(2 x 2|4 x 4) patches.* 72 x 64 .* has (9 x 8|5 x 4)"):
+        vitviz.watch(module, preprocessing=size)
 
 
 def test_every_part_has_its_mode_again_afterwards() -> None:

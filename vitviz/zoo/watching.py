@@ -358,7 +358,8 @@ def _own_preprocessing(part: Any) -> Preprocessing:
     own: Preprocessing | None = None
     if hasattr(part, "pretrained_cfg") and not isinstance(part, VisionTransformer):
         embedding = family_of(part).parts(part).embedding  # a Mixer's is its stem
-        own = preprocessing_of(part, getattr(embedding, "img_size", None))
+        size = getattr(embedding, "img_size", None) or getattr(part, "img_size", None)  # MaxViT
+        own = preprocessing_of(part, size)
     elif hasattr(part, "config"):
         own = preprocessing_beside(part.config)
     if own is None:

@@ -14,6 +14,7 @@ from torch import nn
 from ...common.query import Grid
 from .description import (
     Family,
+    ModelError,
     Parts,
     Site,
     Windows,
@@ -302,7 +303,8 @@ def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     for number, (path, stage) in enumerate(_stages(module)):
         grid, step = halve_grid(grid), 2 * step
         steps = *steps, _downsampling(stage.blocks[0])
-        for name, kind, block, windows in _maxxvit_blocks(path, stage, grid):
+        for name, kind, block in _maxxvit_blocks(path, stage):
+            windows = _maxxvit_windows(kind, block, grid, input_size, number)
             heads, side = block.attn.num_heads, (step, step)
             sites.append(
                 Site(
@@ -326,19 +328,43 @@ def _downsampling(block: Any) -> nn.Module:
     return block.conv if class_name(block) == "MaxxVitBlock" else block
 
 
-def _maxxvit_blocks(path: str, stage: Any, grid: Grid) -> Iterator[tuple[str, str, Any, Windows]]:
-    """Yield path, kind, module and windows of each attention in a stage."""
+def _maxxvit_blocks(path: str, stage: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield path, kind and module of each attention in a stage."""
     for index, block in enumerate(stage.blocks):
         name = f"{path}.blocks.{index}"
         if class_name(block) == "TransformerBlock2d":
-            yield name, "global", block, one_window(grid, grid)
+            yield name, "global", block
         elif class_name(block) == "MaxxVitBlock":
-            block_attention, grid_attention = block.attn_block, block.attn_grid
-            if block_attention is not None:
-                windows = neighbour_windows(grid, block_attention.partition_size)
-                yield f"{name}.attn_block", "window", block_attention, windows
-            windows = dilated_windows(grid, grid_attention.partition_size)
-            yield f"{name}.attn_grid", "grid", grid_attention, windows
+            if block.attn_block is not None:
+                yield f"{name}.attn_block", "window", block.attn_block
+            yield f"{name}.attn_grid", "grid", block.attn_grid
+
+
+def _maxxvit_windows(kind: str, block: Any, grid: Grid, input_size: Grid, stage: int) -> Windows:
+    """Return an attention's windows: sides of them divide MaxViT's grid, or are CoAtNet's grid."""
+    positions = block.attn.rel_pos
+    if kind == "global":
+        side: Grid = grid if positions is None else tuple(positions.window_size)
+        fits = side == grid
+    else:
+        side = block.partition_size
+        fits = grid[0] % side[0] == grid[1] % side[1] == 0
+    if not fits:
+        raise ModelError(
+            "Stage {stage} of this model attends in windows of {down} x {across} patches, and a "
+            "picture of {height} x {width} pixels has {rows} x {cols} there. Choose an input size "
+            "that fits the windows.",
+            stage=stage + 1,
+            down=side[0],
+            across=side[1],
+            height=input_size[0],
+            width=input_size[1],
+            rows=grid[0],
+            cols=grid[1],
+        )
+    if kind == "global":
+        return one_window(grid, grid)
+    return (neighbour_windows if kind == "window" else dilated_windows)(grid, side)
 
 
 def _is_maxxvit(module: Any) -> bool:
