@@ -74,6 +74,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
+def draws_the_same() -> None:
+    """A test that names no seed draws the same numbers alone, after others, and in each run."""
+    import torch  # the number of its threads is set above, before it is imported
+
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def reads_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free is read each time, as tests change it from one moment to the next."""
     monkeypatch.setattr("vitviz.model.memory._SMALL", 0)
