@@ -611,39 +611,55 @@ def test_a_file_of_the_data_that_is_missing_is_named(
 #: Both processes are forks of one that has imported what they need.
 TWO_PROCESSES = """
 import os, sys
+from dataclasses import replace
 import torch._dynamo  # an optimizer does
 from accelerate import PartialState
 from vitviz import cli, training
+from vitviz.training import Stage
 
+training.RECIPES["smoke"] = replace(training.RECIPES["smoke"], **eval(sys.argv[1]))
 rank = "1" if os.fork() else "0"
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
-cli.main(sys.argv[1:])
+status = cli.main(sys.argv[2:])
 assert PartialState().num_processes == 2
 PartialState().destroy_process_group()
 if rank == "1":
     assert os.wait()[1] == 0
+sys.exit(status)
 """
 
 
-def test_two_processes_have_the_losses_of_one(finished: Path, data: Path, tmp_path: Path) -> None:
-    """Each takes half of every batch; the gradients are averaged."""
-    training = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(tmp_path)]
+def run_two_processes(data: Path, out: Path, recipe: dict[str, Any]) -> str:
+    """Train "smoke" with these settings in two processes, and return what both print."""
+    training = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(out)]
     root, place = Path(__file__).parents[1], {"MASTER_ADDR": HERE, "MASTER_PORT": str(free_port())}
     settings = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     done = subprocess.run(
-        [sys.executable, "-c", TWO_PROCESSES, *training],
+        [sys.executable, "-c", TWO_PROCESSES, repr(recipe), *training],
         env={**os.environ, **place, **settings},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("test accuracy") == 1
+    return done.stdout
+
+
+def test_two_processes_have_the_losses_of_one(finished: Path, data: Path, tmp_path: Path) -> None:
+    """Each takes half of every batch; the gradients are averaged."""
+    assert run_two_processes(data, tmp_path, {}).count("test accuracy") == 1
     one, two = (
         [row["loss"] for row in json.loads(path.read_text())["epochs"]]
         for path in (finished.with_suffix(".json"), tmp_path / "smoke.json")
     )
     assert two == pytest.approx(one, abs=1.01e-4)  # of numbers with four decimals
+
+
+def test_two_processes_end_a_stage_at_the_same_step(data: Path, tmp_path: Path) -> None:
+    """At a rate of 0 the accuracy never rises."""
+    stages = tuple(Stage(image_size=side, epochs=4) for side in (32, 64))
+    run_two_processes(data, tmp_path, dict(stages=stages, patience=1, adamw_rate=0, muon_rate=0))
+    assert history(tmp_path / "smoke.safetensors") == [(32, 1.0), (32, 2.0), (64, 1.0), (64, 2.0)]
 
 
 # --- calibration and records --------------------------------------------------------------------

@@ -331,6 +331,8 @@ def _teacher_logits(run: _Run, pictures: Tensor) -> Tensor | None:
 
 
 def _run_stage(run: _Run, model: Network, number: int) -> None:
+    from accelerate.utils import broadcast_object_list
+
     recipe, about, accelerator = run.recipe, run.about, run.accelerator
     stage, per_epoch = recipe.stages[number], run.per_epoch
     if has_converged(about["history"], stage.image_size, recipe.patience):
@@ -380,12 +382,14 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
 
         count = step + 1
         is_evaluation = count % every == 0 or count == steps
-        if is_evaluation and main:
+        if is_evaluation:
+            # One process measures. All keep its result, so that all end the stage at this step.
+            (rate,) = broadcast_object_list([_held_out_accuracy(run) if main else None])
             row = {
                 "image_size": stage.image_size,
                 "epoch": round(count / per_epoch, 3),
                 "loss": round(sum(losses) / len(losses), 4),
-                "held_out_accuracy": round(_held_out_accuracy(run), 4),
+                "held_out_accuracy": round(rate, 4),
             }
             about["history"].append(row)
             run.report(json.dumps(row))
