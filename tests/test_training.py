@@ -595,6 +595,23 @@ def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(
     assert {one.name for one in tmp_path.iterdir()} == {checkpoint.name, "moments.npz"}
 
 
+def test_the_second_of_two_trainings_in_a_folder_is_refused(
+    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(out)]
+    refused: list[str] = []
+
+    def second(line: str) -> None:
+        if not refused:
+            assert cli.main(command) == 2
+            refused.append(capsys.readouterr().err)
+
+    train(SMOKE, data=data, out=out, report=second)
+    assert f"Another process is writing into {out}." in refused[0]
+    assert {one.name for one in out.iterdir()} == {one.name for one in finished.parent.iterdir()}
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_a_file_of_the_data_that_is_missing_is_named(
     command: str, finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

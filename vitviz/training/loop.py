@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from ..common.files import replace_file
+from ..common.files import lock_folder, replace_file
 from ..model.initialisation import build_random_model
 from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
@@ -142,7 +143,8 @@ def train(
         When the data are missing or too few, `out` holds a run of another recipe, or accelerate is
         not installed.
     OSError
-        When a file cannot be read or written. The last checkpoint stays as it was.
+        When a file cannot be read or written, or another process trains in `out`. The last
+        checkpoint stays as it was.
     """
     try:
         from accelerate import Accelerator
@@ -168,12 +170,18 @@ def train(
         save_every=save_every,
         report=report if accelerator.is_main_process else lambda line: None,
     )
+    with lock_folder(out) if accelerator.is_main_process else nullcontext():  # creates `out`
+        return _train_stages(run, data)
+
+
+def _train_stages(run: "_Run", data: Path) -> Path:
+    """Train all stages from where the run stands, publish, and return the path of the weights."""
+    accelerator, recipe, folder = run.accelerator, run.recipe, run.checkpoint.parent
     model, run.average = run.resume()
-    out.mkdir(parents=True, exist_ok=True)  # after all checks
     accelerator.wait_for_everyone()  # until all have read the files that the first will overwrite
     about = run.about
     if recipe.teacher and "test_accuracy" not in about:
-        teacher = _teacher(recipe.teacher, data, out / "teacher", run.report)
+        teacher = _teacher(recipe.teacher, data, folder / "teacher", run.report)
         run.teacher = teacher.to(accelerator.device)
     for number in range(about["stage"], len(recipe.stages)):
         if number > about["stage"]:
@@ -189,7 +197,7 @@ def train(
     if accelerator.is_main_process:
         _finish(run, model)
     accelerator.wait_for_everyone()
-    return out / f"{recipe.model}.safetensors" if recipe.network == "vit" else checkpoint
+    return folder / f"{recipe.model}.safetensors" if recipe.network == "vit" else run.checkpoint
 
 
 @dataclass(kw_only=True)
