@@ -5,7 +5,9 @@ import hashlib
 import os
 import ssl
 import time
+from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from examples import assert_clear_error
 from hub_server import COMMIT, HubServer, contents
 
 from vitviz.common import hub
-from vitviz.common.hub import HubError, Weights, download, find_cached
+from vitviz.common.hub import HubError, Weights, download, downloading, find_cached
 from vitviz.common.hub.child import FULL, UNWRITABLE, explain_error
 from vitviz.common.language import Message
 
@@ -73,6 +75,20 @@ def test_a_slow_download_tells_its_progress_and_is_not_ended_by_the_timeout(
     assert told[0] == (0, None)
     assert told[-1] == (len(DATA), len(DATA))
     assert len({done for done, _ in told if 0 < done < len(DATA)}) >= 2
+
+
+def test_the_check_of_a_large_file_has_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that reads 100 MB in a second, 10 GB take longer than a minute."""
+    monkeypatch.setattr(downloading, "monotonic", count(step=10).__next__)
+    lines: SimpleQueue[bytes | None] = SimpleQueue()
+    lines.put(b'{"stage": "check"}')
+    calls = count()
+
+    def progress(done: int, total: int | None) -> None:
+        if next(calls) == 5:  # of which each takes 30 s
+            lines.put(b'{"path": "whole"}')
+
+    assert downloading._monitor(lines, progress, 30) == Path("whole")
 
 
 @pytest.mark.parametrize("resumes", [True, False])

@@ -1,6 +1,7 @@
 """Download in a subprocess, which is ended when it makes no progress or is cancelled."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import IO, Any
 from .weights import HubError, Weights
 
 TIMEOUT = 30.0  # seconds without a new byte
-_START = 60.0  # seconds that the subprocess may take to start, or to check the file
+_START = 60.0  # seconds that the subprocess may take to start
 _TICK = 0.2  # seconds between two calls of `progress`, at most
 _ROOT = Path(__file__).parents[3]  # contains vitviz, which need not be installed
 
@@ -109,7 +110,8 @@ def _monitor(
         total = event.get("total", total)
         # A restarted transfer makes progress only beyond the bytes that it had before.
         if event["stage"] != "transfer":
-            deadline = monotonic() + (_START if event["stage"] == "check" else timeout)
+            # A check waits for no hub: 10 GB take over a minute on a slow disk.
+            deadline = math.inf if event["stage"] == "check" else monotonic() + timeout
         elif event["done"] > received:
             received = event["done"]
             deadline = monotonic() + timeout
