@@ -96,6 +96,16 @@ def test_both_formats_hold_the_same_pictures(
         assert_same(load_cifar(folder, dataset, "test"), test_split)
 
 
+def test_of_several_files_of_a_split_none_is_chosen(tmp_path: Path) -> None:
+    """They may be parts of it, or copies: neither the first nor all together are the split."""
+    whole = coloured(120, seed=1)
+    write_sheets(tmp_path / "cifar10_train_0.parquet", part(whole, 0, 60))
+    write_sheets(tmp_path / "cifar10_train_1.parquet", part(whole, 60, 120))
+    names = "cifar10_train_0.parquet, cifar10_train_1.parquet"
+    with pytest.raises(ValueError, match=f"several files of the train pictures.*: {names}"):
+        load_cifar(tmp_path, "cifar10", "train")
+
+
 TOUCH = "__import__('pathlib').Path({!r}).touch()"
 
 

@@ -91,17 +91,23 @@ def load_cifar(folder: Path, dataset: str, split: str) -> Split:
     Parameters
     ----------
     folder : Path
-        Holds `cifar10_train*.parquet` and `cifar10_test*.parquet`, or `cifar-10-batches-py/`
-        (or that folder's files themselves); for CIFAR-100 likewise.
+        Holds one `cifar10_train*.parquet` and one `cifar10_test*.parquet`, or
+        `cifar-10-batches-py/` (or that folder's files themselves); for CIFAR-100 likewise.
     dataset : "cifar10" or "cifar100"
     split : "train" or "test"
 
     Raises
     ------
     ValueError
-        When the folder has neither.
+        When the folder has neither, or several parquet files of the split.
     """
     sheets = sorted(folder.glob(f"{dataset}_{split}*.parquet"))
+    if len(sheets) > 1:  # parts of the split, or copies of it in several formats
+        found = ", ".join(path.name for path in sheets)
+        raise ValueError(
+            f"{folder} holds several files of the {split} pictures of {dataset}: {found}. Keep one "
+            "that has all of them."
+        )
     if sheets:
         return _from_sheets(sheets[0])
     folders = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
