@@ -141,6 +141,8 @@ def test_the_code_is_of_the_address_that_stands_below_it(came: Came) -> None:
         ("http://localhost:8501/", {"server.address": "192.0.2.8"}, None, "http://192.0.2.8:8501"),
         ("http://localhost:8501/", {"server.address": "fd00::2"}, None, "http://[fd00::2]:8501"),
         ("http://192.0.2.9:8501/", {}, "vit.example", "http://vit.example:8501"),
+        ("http://192.0.2.9:8501/", {}, "fd00::2", "http://[fd00::2]:8501"),
+        ("http://192.0.2.9:8501/", {}, "[fd00::2]", "http://[fd00::2]:8501"),
     ],
 )
 def test_the_address_is_one_that_a_class_can_reach(
@@ -160,6 +162,23 @@ def test_the_address_is_one_that_a_class_can_reach(
     manually = "browser.serverAddress" if operator else ""
     monkeypatch.setattr(visitors, "is_manually_set", lambda name: name == manually)
     assert visitors.address() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"server.address": "::1"}, "http://[::1]:8501"),
+        ({"server.address": "::"}, "http://localhost:8501"),
+        ({"server.address": "127.0.0.1", "server.baseUrlPath": "/x"}, "http://127.0.0.1:8501/x"),
+        ({"server.address": "0.0.0.0", "server.sslCertFile": "c"}, "https://localhost:8501"),
+    ],
+)
+def test_the_url_that_the_servers_own_browser_opens(
+    options: dict[str, object], expected: str, option: Callable[[str, object], None]
+) -> None:
+    for name, value in options.items():
+        option(name, value)
+    assert visitors.local_address() == expected
 
 
 @pytest.mark.parametrize(

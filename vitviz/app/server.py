@@ -277,10 +277,7 @@ async def _lifespan(_: st.App) -> AsyncIterator[None]:
     _ready = threading.Thread(target=_make_ready, daemon=True)
     _ready.start()
     if not st.get_option("server.headless"):
-        host = st.get_option("browser.serverAddress")
-        if st.get_option("server.address") not in (None, "0.0.0.0", "::"):
-            host = st.get_option("server.address")
-        url = f"http://{host}:{st.get_option('server.port')}{visitors.base_path()}"
+        url = visitors.local_address()
         threading.Timer(0.2, webbrowser.open, [url]).start()  # once the server listens
     if visitors.for_class() and (reached := visitors.lan_address()):
         print(TEACHERS_LINK.format(url=f"{reached}/teacher/{visitors.LINK_KEY}"), flush=True)

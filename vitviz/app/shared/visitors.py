@@ -87,15 +87,25 @@ def base_path() -> str:
     return f"/{path}" if path else ""
 
 
+def _url(host: str) -> str:
+    """Return the app's URL at a host; an address of IPv6 stands in brackets there."""
+    bare = host.strip("[]")
+    return get_url(f"[{bare}]" if ":" in bare else host)
+
+
+def local_address() -> str:
+    """Return the URL that a browser on the server's own machine opens."""
+    host = st.get_option("server.address")
+    return _url(st.get_option("browser.serverAddress") if host in _ALL else host)
+
+
 def lan_address() -> str | None:
     """Return the server's address in its network; None if it has none."""
     if is_manually_set("browser.serverAddress"):
-        return get_url(st.get_option("browser.serverAddress"))
+        return _url(st.get_option("browser.serverAddress"))
     host = st.get_option("server.address")
     host = (get_internal_ip() or _LOCAL[0]) if host in _ALL else host
-    if host in _LOCAL:
-        return None
-    return get_url(f"[{host}]" if ":" in host else host)
+    return None if host in _LOCAL else _url(host)
 
 
 def address() -> str | None:
