@@ -299,6 +299,15 @@ def test_queries_and_keys_are_shown_before_and_after_their_rotation(
     assert "RoPE" not in shown[ids.index("qkv")]["say"]  # it has a step of its own
 
 
+@pytest.mark.parametrize(("num_heads", "said"), [(1, "1 head of"), (2, "2 heads of")])
+def test_the_heads_of_a_layer_are_counted_in_words(num_heads: int, said: str) -> None:
+    module, size = _own(num_heads=num_heads)()
+    model = watched(module, size)
+    of = compute_anatomy(model, picture(), capture(model, picture()), 0, None)
+    (qkv,) = (box["say"] for box in build_boxes(of) if box["id"] == "qkv")
+    assert f"They are split into {said} " in qkv
+
+
 @pytest.mark.parametrize("name", ["EVA", "timm, DINOv2"])
 def test_a_rotation_that_cannot_be_shown_is_said(
     name: str, monkeypatch: pytest.MonkeyPatch

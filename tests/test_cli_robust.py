@@ -47,7 +47,7 @@ def test_names_that_a_terminal_lacks_do_not_stop_a_profile(tmp_path: Path) -> No
         assert done.returncode == 1, done.stderr.decode()
         assert b"Traceback" not in done.stderr
         assert b"\\xe9.png: " in done.stderr
-        assert b"1 pictures measured, 1 skipped: " in done.stdout
+        assert b"1 picture measured, 1 skipped: " in done.stdout
     assert load_profile(out).pictures["picture"] == [
         f"{tmp_path}/사진 🐶\\xff/{name}" for name in ("a.png", "\\xe9.png")
     ]

@@ -218,7 +218,7 @@ def test_a_profile_takes_what_a_dataset_and_a_loader_yield(tmp_path: Path) -> No
         ([{"x": images[0]}], "dictionary with one of image"),
         ([(images[0], 1, 2)], "got 3 parts"),
         ([(images[0], torch.tensor([0.0, 1.0]))], "number or the name of one class"),
-        ([(torch.stack(inputs), [1])], "3 inputs but 1 labels"),
+        ([(torch.stack(inputs), [1])], "3 inputs but 1 label\\."),
         ([3], "got int"),
     ):
         with pytest.raises(ProfileError, match=words):

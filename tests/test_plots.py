@@ -1159,6 +1159,7 @@ def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
         np.testing.assert_allclose(heat.z, 100 * ranks[name])
         assert heat.customdata[1][2][1] == f"{values[1, 2]:.3g}"
         assert f"{name} row" in figure.layout.meta["alt"]
+    assert ("1 map by rank" in figure.layout.meta["alt"]) == (count == 1)
     places = {
         (tuple(figure.layout[f"x{axis[1:]}"].domain), tuple(figure.layout[f"y{axis[1:]}"].domain))
         for axis in ("xaxis", *(f"xaxis{number + 2}" for number in range(count)))

@@ -236,7 +236,7 @@ def test_what_one_model_cannot_take_counts_in_neither(folder: Path, turned: bool
 
 
 def test_nothing_that_both_can_take_is_an_error(folder: Path) -> None:
-    with pytest.raises(ProfileError, match="None of the 1 pictures could be measured with both"):
+    with pytest.raises(ProfileError, match="None of 1 picture could be measured with both"):
         compare(*MODELS, folder / "4.png")
 
 

@@ -253,7 +253,7 @@ def test_a_picture_is_listed_once_whatever_leads_to_it(
         notes: list[str] = []
         assert names(folder, list_pictures(given, notes=notes)) == ["a.PNG", "b.png", "deep/c.png"]
         assert len(notes) == 1
-        assert "files were given again" in notes[0]
+        assert "Counted once, though given again: " in notes[0]
     write_tar(tmp_path / "s.tar", {"a.png": png(1), "b.png": png(2)})
     assert len(list_pictures([tmp_path / "s.tar", f"{tmp_path}/*.tar"])) == 2
 
@@ -342,7 +342,7 @@ def test_masks_of_a_sample_are_left_out_and_said(tmp_path: Path) -> None:
     assert [entry.label for entry in entries] == [0, 1, 2, 3, 4]
     for number, entry in enumerate(entries):
         assert_read(entry, number)
-    assert notes[0].startswith("10 pictures are left out, as their samples have another one: ")
+    assert notes[0].startswith("10 pictures left out, as the sample has another one: ")
 
 
 @pytest.mark.parametrize(

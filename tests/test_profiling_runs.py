@@ -346,7 +346,7 @@ def test_no_picture_that_can_be_read_is_an_error(tmp_path: Path, measure: Any) -
     file = tmp_path / "a.png"
     file.write_bytes(b"no picture")
     for out in (None, tmp_path / "out"):
-        with pytest.raises(ProfileError, match="None of the 1 pictures could be measured"):
+        with pytest.raises(ProfileError, match="None of 1 picture could be measured"):
             measure(own_model(), file, out=out, **few)
     picture(64, 48).save(file)
     assert measure(own_model(), file, out=tmp_path / "out", **few).about["skipped"] == 0

@@ -732,7 +732,7 @@ def test_a_profile_has_the_accuracy_of_words(
     assert found.about["labels"] == ["dog", "cat"]
     assert f"accuracy {right / 6:.1%} of 6 labelled pictures" in said
     for label, answer, count, _ in found.top_confusions():
-        assert f"{label} answered with {answer}: {count} pictures" in said
+        assert f"{label} answered with {answer}: {count} picture" in said
     pictures = [*(tmp_path / "pictures").rglob("*.png")]
     lost = []
     for path in pictures:

@@ -308,7 +308,7 @@ def test_both_rules_for_lengths_are_on_screen_with_their_numbers(
     said = prose(at)
     assert f"○ large norm: {long.sum()} of 24 patches" in said
     assert f"by more than 5 median absolute deviations (above {limit:.2f})." in said
-    assert "✕ outliers: 0 patches with at least 5 times the median norm" in said
+    assert "✕ outliers: 0 of 24 patches with at least 5 times the median norm" in said
     assert "about 2 % of the tokens and had about ten times the norm" in said
     assert f"The largest norm is {norms.max():.2f}" in said
     ratio = norms.max() / np.median(norms)
@@ -336,7 +336,7 @@ def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
     monkeypatch.setattr(Activations, "tokens", stretched)
     at = opened_with_norms()
     assert "○ large norm: 1 of 24 patches" in prose(at)
-    assert f"✕ outliers: {int(times > 5)} patches with at least 5 times" in prose(at)
+    assert f"✕ outliers: {int(times > 5)} of 24 patches with at least 5 times" in prose(at)
     ends = {
         1.5: "no outlier; 1 large one: row 2, column 4.",
         20: "1 outlier: row 2, column 4; no large one.",

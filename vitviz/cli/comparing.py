@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..app.options import OptionError
+from ..common.language import format_count
 from .early import STOPPED, allow_interrupts
 from .measuring import load_with
 from .terminal import add_measuring, print_left_out, print_refusal, progress_printer
@@ -43,8 +44,9 @@ def merge(arguments: argparse.Namespace) -> int:
         return print_refusal(error)
     if "note" in result.about:
         print(result.about["note"], file=sys.stderr)
-    parts = len(arguments.profiles)
-    print(f"{result.about['pictures']:,} pictures of {parts} profiles: {arguments.out}")
+    pictures = format_count(result.about["pictures"], "picture")
+    parts = format_count(len(arguments.profiles), "profile")
+    print(f"{pictures} of {parts}: {arguments.out}")
     return 0
 
 
@@ -95,7 +97,8 @@ def run_compare(arguments: argparse.Namespace) -> int:
     for why in dict.fromkeys(result.not_compared.values()):
         print(f"Not compared: {why}", file=sys.stderr)
     left_out = len(result.left_out)
-    print(f"{result.pictures:,} pictures compared, {left_out:,} left out: {arguments.out}")
+    compared = format_count(result.pictures, "picture")
+    print(f"{compared} compared, {left_out:,} left out: {arguments.out}")
     return 1 if left_out else 0
 
 

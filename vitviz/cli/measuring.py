@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..app.options import OptionError, file_and_part, preprocessing_options
-from ..common.language import MessageError
+from ..common.language import MessageError, format_count
 from .early import STOPPED, allow_interrupts
 from .terminal import (
     add_measuring,
@@ -148,7 +148,8 @@ def measure_named(
     print_left_out(skipped, record)
     print_result(result)
     count = result.about["pictures"] - len(skipped)
-    print(f"{count:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
+    measured = format_count(count, "picture")
+    print(f"{measured} measured, {len(skipped):,} skipped: {arguments.out}")
     return 1 if skipped else 0
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..app.options import add_device, add_meaning
 from ..common.files import printable
+from ..common.language import format_count
 from .early import allow_interrupts, leave_on_interrupt
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def progress_printer() -> Callable[[int, int], None]:
         first = first or (time.monotonic(), done)
         rate = (done - first[1]) / max(time.monotonic() - first[0], 1e-9)
         rest = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
-        line = f"{done:,} of {total:,} pictures{rest}"
+        line = f"{done:,} of {format_count(total, 'picture')}{rest}"
         if sys.stderr.isatty():
             print(f"{CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
 
@@ -127,7 +128,8 @@ def print_accuracy(profile: "Profile") -> None:
     if profile.accuracy is None:
         return
     first, five = profile.accuracy
-    print(f"accuracy {first:.1%} of {profile.labelled:,} labelled pictures, top five {five:.1%}")
+    labelled = format_count(profile.labelled, "labelled picture")
+    print(f"accuracy {first:.1%} of {labelled}, top five {five:.1%}")
     for label, answer, count, share in profile.top_confusions():
         names = f"{printable(label)} answered with {printable(answer)}"
-        print(f"  {names}: {count:,} pictures, {share:.1%} of the label's")
+        print(f"  {names}: {format_count(count, 'picture')}, {share:.1%} of the label's")

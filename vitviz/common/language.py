@@ -216,6 +216,11 @@ def offset_name(down: int, right: int) -> str:
     return tr(" and ").join(parts)
 
 
+def format_count(count: int, noun: str) -> str:
+    """Write a count of things in English: "1 picture", "2,000 pictures"; `tr_n` translates."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def as_percent(share: float) -> str:
     """Format a share in per cent with two significant digits, whatever its size.
 

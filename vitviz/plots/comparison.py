@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..common.language import as_percent, patch_name, tr
+from ..common.language import as_percent, patch_name, tr, tr_n
 from .maps import photo_source
 from .template import (
     GREY,
@@ -86,9 +86,10 @@ def mutual_matches(
             marker=dict(color=colour, symbol=symbol, size=9, line=dict(color="#000000", width=2)),
             hovertemplate="%{text}<extra></extra>",
         )
-    words = tr(
+    words = tr_n(
+        "The patches of {count} pair are each other's most similar in the two pictures",
         "{count} pairs of patches are each other's most similar in the two pictures",
-        count=len(pairs),
+        len(pairs),
     )
     if len(strongest) < len(pairs):
         words += tr("; the {count} with the largest cosines are joined", count=len(strongest))

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from ..common.images import data_url
-from ..common.language import as_percent, mark, patch_name, tr
+from ..common.language import as_percent, mark, patch_name, tr, tr_n
 from .template import (
     BARE,
     GREY,
@@ -237,8 +237,11 @@ def ranked_maps(
     figure.update_layout(layout, overwrite=True)
     photo(figure, image)
     peaks = ", ".join(f"{name} {largest_patch(each)}" for name, each in ranks.items())
-    words = tr(
-        "The picture and {count} maps by rank; highest: {peaks}.", count=count - 1, peaks=peaks
+    words = tr_n(
+        "The picture and {count} map by rank; highest: {peaks}.",
+        "The picture and {count} maps by rank; highest: {peaks}.",
+        count - 1,
+        peaks=peaks,
     )
     return finish(figure, words, height=rows * _ROW)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..common.language import format_count
 from .profiles import (
     by_layer,
     confusion,
@@ -21,7 +22,7 @@ from .template import document
 def page(profile: Any) -> str:
     """Return the page of a `vitviz.profiling.Profile` as one HTML file that loads nothing."""
     about = profile.about
-    title = f"Profile of {about['model']} over {about['pictures']:,} pictures"
+    title = f"Profile of {about['model']} over {format_count(about['pictures'], 'picture')}"
     return document(title, _facts(profile), _figures(profile), about)
 
 
@@ -55,13 +56,14 @@ def _facts(profile: Any) -> dict[str, str]:
     if profile.accuracy is not None:
         first, five = profile.accuracy
         facts["accuracy"] = (
-            f"for {100 * first:.2f} % of {profile.labelled:,} labelled pictures the label is the "
-            f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
-            f"calibration error {100 * profile.calibration_error:.2f} %"
+            f"for {100 * first:.2f} % of {format_count(profile.labelled, 'labelled picture')} the "
+            f"label is the most probable class, for {100 * five:.2f} % one of the five most "
+            f"probable; expected calibration error {100 * profile.calibration_error:.2f} %"
         )
         confusions = profile.top_confusions()
         facts["most frequent confusions"] = "; ".join(
-            f"{label} answered with {answer}: {count:,} pictures, {100 * share:.1f} % of the label"
+            f"{label} answered with {answer}: {format_count(count, 'picture')}, "
+            f"{100 * share:.1f} % of the label"
             for label, answer, count, share in confusions
         )
     facts["merged"] = about.get("note", "")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..common.language import as_percent, tr
+from ..common.language import as_percent, format_count, tr
 from .profile_page import HEADS
 from .profiles import head_dots, layer_maps
 from .template import GREY, SHARES, SIGNED, document, finish
@@ -105,7 +105,7 @@ def signed_maps(
 def page(comparison: Any) -> str:
     """Return the page of a `vitviz.profiling.Comparison` as one HTML file that loads nothing."""
     names = [one.about["model"] for one in (comparison.first, comparison.second)]
-    title = f"{names[0]} (A) and {names[1]} (B) over {comparison.pictures:,} pictures"
+    title = f"{names[0]} (A) and {names[1]} (B) over {format_count(comparison.pictures, 'picture')}"
     return document(title, _facts(comparison), _figures(comparison), comparison.about)
 
 
@@ -144,7 +144,8 @@ def _answer_facts(answers: Any) -> dict[str, str]:
     facts = {}
     if answers.agreement is not None:
         facts["answers"] = (
-            f"the same for {100 * answers.agreement:.2f} % of {answers.pictures:,} pictures"
+            f"the same for {100 * answers.agreement:.2f} % of "
+            f"{format_count(answers.pictures, 'picture')}"
         )
     if answers.accuracy is not None:
         first, second = (100 * share for share in answers.accuracy)
@@ -153,10 +154,12 @@ def _answer_facts(answers: Any) -> dict[str, str]:
             low, high = (100 * end for end in answers.interval)
             interval = f" (95 % interval {low:+.2f} to {high:+.2f})"
         facts["accuracy"] = (
-            f"A {first:.2f} %, B {second:.2f} % of {answers.labelled:,} labelled pictures; B minus "
+            f"A {first:.2f} %, B {second:.2f} % of "
+            f"{format_count(answers.labelled, 'labelled picture')}; B minus "
             f"A {100 * answers.difference:+.2f} points{interval}; A alone is right "
-            f"{answers.only_first:,} times, B alone {answers.only_second:,} times (McNemar's exact "
-            f"test: p = {answers.p_value:.2g})"
+            f"{format_count(answers.only_first, 'time')}, B alone "
+            f"{format_count(answers.only_second, 'time')} (McNemar's exact test: "
+            f"p = {answers.p_value:.2g})"
         )
     return facts
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..common import Progress
 from ..common.files import creation_record, replace_file
+from ..common.language import format_count
 from ..inspection.head_table import as_csv, head_table
 from ..model import Model
 from .entries import Entry, EntrySource, ProfileError, spool_file
@@ -100,7 +101,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         names = (profile.about["model"] for profile in (self.first, self.second))
-        return f"Comparison({', '.join(names)}, {self.pictures} pictures)"
+        return f"Comparison({', '.join(names)}, {format_count(self.pictures, 'picture')})"
 
     @property
     def pictures(self) -> int:
@@ -502,7 +503,8 @@ def _compare_models(
         progress(count, count)
     if not in_both:
         why = next(iter(left_out.values()))
-        raise ProfileError(f"None of the {count} pictures could be measured with both: {why}")
+        tried = format_count(count, "picture")
+        raise ProfileError(f"None of {tried} could be measured with both: {why}")
     seconds = time.monotonic() - start_time
     profiles = [side.profile(in_both, batch_size, seconds) for side in (first, second)]
     reasons = incompatibilities(*profiles)

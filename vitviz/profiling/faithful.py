@@ -13,6 +13,7 @@ import numpy as np
 
 from ..common import Progress
 from ..common.files import assets, printable, replace_file
+from ..common.language import format_count
 from ..intervention import RANDOM_ORDERS, Removal
 from ..model import Model
 from .entries import Entry, EntrySource, ProfileError, Sample
@@ -83,7 +84,8 @@ class Faithfulness:
         self.values = values
 
     def __repr__(self) -> str:
-        return f"Faithfulness({self.about['model']}, {self.about['pictures']} pictures)"
+        pictures = format_count(self.about["pictures"], "picture")
+        return f"Faithfulness({self.about['model']}, {pictures})"
 
     @property
     def pictures(self) -> dict[str, list[Any]]:
@@ -404,7 +406,8 @@ def _gather(
     if len(skipped) == about["pictures"]:
         if folder is not None:
             shutil.rmtree(folder / "pieces")  # else a second run would not read the pictures again
-        raise ProfileError(f"None of the {len(skipped)} pictures could be measured: {skipped[0]}")
+        tried = format_count(len(skipped), "picture")
+        raise ProfileError(f"None of {tried} could be measured: {skipped[0]}")
     refusals: dict[str, str] = {}
     for piece in pieces:
         refusals |= piece.refusals

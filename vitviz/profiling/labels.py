@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..common.files import printable
-from ..common.language import MessageError
+from ..common.language import MessageError, format_count
 from ..common.tables import Row, read_tables, read_text, split_lines
 from ..model import Model
 from .entries import SUFFIXES, ClassName, Entry, Label, ProfileError
@@ -60,7 +60,8 @@ def label_entries(
     else:
         readings = dict(enumerate((label,) for label in labels))
         if len(readings) != len(entries):
-            raise ProfileError(f"Expected {len(entries)} labels, got {len(readings)}.")
+            wanted = format_count(len(entries), "label")
+            raise ProfileError(f"Expected {wanted}, got {len(readings)}.")
     gap = next((number for number in range(len(entries)) if number not in readings), None)
     if gap is not None:
         raise ProfileError(f"The labels lack one for {entries[gap].name}.")
@@ -293,7 +294,7 @@ class _Lookup:
             if len(rows) == count + 1 and (heads in (*_HEADINGS, "x") or not _at(rows[0], 0)):
                 rows = rows[1:]
             if len(rows) != count:
-                raise ProfileError(f"Expected {count} labels, got {len(rows)}.")
+                raise ProfileError(f"Expected {format_count(count, 'label')}, got {len(rows)}.")
             for number, row in enumerate(rows if is_index else ()):
                 matches = self.find(_at(row, 0), stem=True)
                 if matches and number not in matches:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..common.files import printable
 from ..common.images import is_photo
-from ..common.language import reason_of
+from ..common.language import format_count, reason_of
 from ..model.memory import free_bytes
 from .entries import (
     SUFFIXES,
@@ -81,7 +81,8 @@ def unpack(item: Any) -> Iterator[tuple[EntrySource, Label]]:
         labels = [None] * len(picture) if label is None else list(label)
         if len(labels) != len(picture):
             raise ProfileError(
-                f"A batch has {len(picture)} inputs but {len(labels)} labels. Give one per input."
+                f"A batch has {format_count(len(picture), 'input')} but "
+                f"{format_count(len(labels), 'label')}. Give one per input."
             )
         yield from zip(picture, map(_label, labels), strict=True)
     elif isinstance(picture, (Image.Image, bytes, str, PathLike, Tensor)):
@@ -158,11 +159,12 @@ def list_pictures(
     if spool is not None:
         spool.flush()
     if listing.repeated:
-        listing.notes.append(f"{listing.repeated:,} files were given again, and are counted once.")
+        again = format_count(listing.repeated, "file")
+        listing.notes.append(f"Counted once, though given again: {again}.")
     if listing.masks:
         listing.notes.append(
-            f"{len(listing.masks):,} pictures are left out, as their samples have another one: "
-            f"{', '.join(listing.masks[:3])}{', ...' if len(listing.masks) > 3 else ''}."
+            f"{format_count(len(listing.masks), 'picture')} left out, as the sample has another "
+            f"one: {', '.join(listing.masks[:3])}{', ...' if len(listing.masks) > 3 else ''}."
         )
     if not listing.entries:
         raise ProfileError(" ".join(["Expected at least one picture, found none.", *listing.notes]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.files import open_replacement, printable, replace_file
-from ..common.language import Message, reason_of
+from ..common.language import Message, format_count, reason_of
 from ..inspection.head_table import as_csv, head_table
 from ..model import Preprocessing
 from ..model.families import Layer
@@ -61,7 +61,7 @@ class Profile:
         self._parts = parts
 
     def __repr__(self) -> str:
-        return f"Profile({self.about['model']}, {self.about['pictures']} pictures)"
+        return f"Profile({self.about['model']}, {format_count(self.about['pictures'], 'picture')})"
 
     def mean(self, measure: str) -> np.ndarray:
         """Return the mean of a measure over the pictures; NaN where it was not measured.

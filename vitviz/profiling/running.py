@@ -17,6 +17,7 @@ import torch
 
 from ..common import Progress
 from ..common.files import LockedError, creation_record, lock_folder, printable, replace_file
+from ..common.language import format_count
 from ..model import Model
 from ..model.origin import weights_digest
 from .cluster import (
@@ -343,7 +344,8 @@ def _gather(
         first = next(why for table, _ in parts() for why in table["skipped"])
         if folder is not None:
             shutil.rmtree(folder / "pieces")  # else a second run would not read the pictures again
-        raise ProfileError(f"None of the {about['pictures']} pictures could be measured: {first}")
+        tried = format_count(about["pictures"], "picture")
+        raise ProfileError(f"None of {tried} could be measured: {first}")
     profile = Profile(about, state, parts)
     if folder is None:
         return profile

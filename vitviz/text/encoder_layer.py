@@ -40,8 +40,8 @@ BOXES: Mapping[str, StepText] = {
         2,
         mark(
             "Three matrices turn every token into a query q, a key k and a value v: what it "
-            "looks for, what it is found by, and what it passes on. They are split into {h} "
-            "heads of D_{h} = {d} numbers.{rotation}"
+            "looks for, what it is found by, and what it passes on. They are split into "
+            "{heads} of D_{h} = {d} numbers.{rotation}"
         ),
     ),
     # Su et al., RoFormer, 2021 (arXiv 2104.09864); for patches: Heo et al., ECCV 2024.

@@ -190,9 +190,9 @@ def _draw_norms(view: View) -> None:
     median, largest = float(np.median(norms)), float(norms.max())
     words = tr(
         "○ large norm: {long} of {size} patches, above the median by more than {deviations:.0f} "
-        "median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers} patches with "
-        "at least {times:.0f} times the median norm; in the paper on registers, those of the "
-        "largest DINOv2 were about 2 % of the tokens and had about ten times the norm. The "
+        "median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers} of {size} "
+        "patches with at least {times:.0f} times the median norm; in the paper on registers, those "
+        "of the largest DINOv2 were about 2 % of the tokens and had about ten times the norm. The "
         "largest norm is {largest:.2f}, {ratio:.1f} times the median of {median:.2f}.",
         long=long.sum(),
         size=norms.size,

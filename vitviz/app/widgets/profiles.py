@@ -8,7 +8,7 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import results, started
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets.control import control
-from vitviz.common.language import tr
+from vitviz.common.language import tr, tr_n
 
 if TYPE_CHECKING:
     from vitviz import Model, Profile
@@ -100,7 +100,7 @@ def count_pictures(profile: "Profile") -> int:
 
 def describe_profile_size(profile: "Profile") -> str:
     """Say how many pictures were measured."""
-    return tr("{count:,} pictures", count=count_pictures(profile))
+    return tr_n("{count:,} picture", "{count:,} pictures", count_pictures(profile))
 
 
 def describe(profile: "Profile") -> str:

@@ -192,6 +192,7 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
         "T": f"{tokens:,}",
         "D": width,
         "h": info.num_heads,
+        "heads": tr_n("{count} head", "{count} heads", info.num_heads),
         "d": shapes.get("queries", (0,))[-1],
         "M": shapes.get("hidden", (0,))[-1],
         "root": f"{math.sqrt(shapes['queries'][-1]):.3g}" if opened else "",
