@@ -4,11 +4,11 @@ every page that README.md leads to.
 python docs/build.py FOLDER
 """
 
+import argparse
 import html
 import json
 import re
 import shutil
-import sys
 from contextlib import chdir
 from pathlib import Path
 from urllib.parse import unquote
@@ -125,4 +125,6 @@ def broken_links(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="where the site is written")
+    build(parser.parse_args().folder)

@@ -5,10 +5,10 @@
 writes gallery.html, and plotly.min.js that it loads, into the folder.
 """
 
+import argparse
 import inspect
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from html import escape
@@ -321,4 +321,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="where the page is written")
+    write(parser.parse_args().folder)

@@ -5,8 +5,8 @@
 It writes vitviz/text/CODE: the English pages, and catalogues of all strings without translations.
 """
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 from babel import Locale
@@ -48,4 +48,6 @@ def begin(code: str, text: Path = TEXT) -> Path:
 
 
 if __name__ == "__main__":
-    print(begin(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
+    parser.add_argument("code", help="the language, such as fr")
+    print(begin(parser.parse_args().code))

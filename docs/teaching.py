@@ -6,6 +6,7 @@ It fills the templates in docs/templates/ and writes docs/teaching.md and docs/w
 tests/test_docs.py checks that these are up to date.
 """
 
+import argparse
 import re
 from itertools import zip_longest
 from pathlib import Path
@@ -120,5 +121,6 @@ def _alike(one: str, other: str) -> bool:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0]).parse_args()
     for file, text in texts().items():
         file.write_text(text, encoding="utf-8")

@@ -7,9 +7,12 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +49,15 @@ def script(name: str) -> ModuleType:
 @pytest.fixture(scope="module")
 def teaching() -> ModuleType:
     return script("teaching")
+
+
+@pytest.mark.parametrize("name", ["build", "gallery", "new_language", "teaching"])
+def test_a_script_that_is_asked_for_help_writes_no_files(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "docs" / f"{name}.py"), "--help"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout.startswith(f"usage: {name}.py"), done.stderr
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_gallery_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
