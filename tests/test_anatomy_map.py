@@ -15,11 +15,12 @@ from examples import own_model, own_module, picture, watched
 from node import TESTS, evaluate
 from numpy.testing import assert_allclose
 from scipy.special import softmax
-from test_anatomy import seen
+from test_anatomy import MAKES, seen
 
 from vitviz import Activations, capture
 from vitviz.common.language import use_language
 from vitviz.model import Model, Preprocessing
+from vitviz.text.encoder_layer import NAMES
 from vitviz.web import anatomy
 from vitviz.web.anatomy_map import (
     Anatomy,
@@ -684,6 +685,12 @@ def test_where_one_token_alone_is_sent_it_is_the_one_that_is_followed() -> None:
         assert_allclose(
             shown.of("bars")[1]["values"], one.acts.attention(LAYER)[0, token], atol=1e-6
         )
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_every_step_and_box_has_a_name_in_the_table(name: str) -> None:
+    of = case(name).of
+    assert {box.name for box in (*of.steps, *of.boxes)} <= NAMES.keys()
 
 
 @pytest.mark.parametrize("name", ["own, distilled", "EVA"])

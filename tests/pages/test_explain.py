@@ -356,7 +356,7 @@ def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     assert "is better than all others" not in line  # intervals overlap
     open_data(at, "explain")
     table = at.dataframe[-1].value
-    row = table[(table["measure"] == "deletion_drop") & (table["map"] == "relevance")]
+    row = table[(table["measure"] == "Deletion, tokens dropped") & (table["map"] == "relevance")]
     assert row["95 % interval, low"].item() == pytest.approx(low, rel=1e-4)
 
 

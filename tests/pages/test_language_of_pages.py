@@ -140,6 +140,42 @@ def test_the_headings_of_the_tables_are_korean_and_those_of_the_files_english(pa
     assert of_files == headings(opened_with_data(page))
 
 
+@pytest.mark.usefixtures("korean_driver")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_words_in_the_tables_are_korean_and_those_of_the_files_english(page: str) -> None:
+    """All but what models call their classes, papers their sizes, and the app its pictures."""
+    at, files = korean(page)
+    names = {tr(heading) for heading in ("class", "also called", "size", "source")}
+    known = {"CLS", "ViT", "CutMix", "Grad-CAM", "AttnLRP", "Integrated Gradients"}
+    cells = {
+        cell
+        for frame in at.dataframe
+        for heading in {*frame.value.columns} - names
+        for cell in frame.value[heading]
+        if isinstance(cell, str)
+    }
+    english = {cell for cell in cells - known if re.search("[A-Za-z]{3}", cell)}
+    assert {cell for cell in english if not WORDS.search(cell)} == set()
+    in_files = {
+        cell for file in files for line in csv.reader(file.splitlines()[3:]) for cell in line
+    }
+    assert {cell for cell in in_files if WORDS.search(cell)} <= {
+        "예시: 고양이",
+        "예시: 고양이 얼굴",
+    }
+
+
+@pytest.mark.usefixtures("korean_driver")
+def test_the_parts_of_a_logit_are_of_an_english_class_in_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = opened_with_data("classify", lang="ko")
+    files = written(monkeypatch, "csv")
+    at.button(key="run logit parts").click().run()
+    assert next(csv.reader(files[-1].splitlines()[3:])) == ["layer", "part", "logit of red panda"]
+    assert at.dataframe[-1].value.columns[2] == "레서판다의 로짓"
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [

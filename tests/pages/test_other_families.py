@@ -207,6 +207,15 @@ def test_cls_alone_looks_in_the_last_layers_of_cait() -> None:
     assert address(at)["query"] == "3.5"
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("en", "patches attend within windows"), ("ko", "패치가 윈도우 안에서 어텐션을 줌")],
+)
+def test_the_kind_of_each_layer_is_named_in_words(code: str, kind: str) -> None:
+    at = opened_with_data("distance", model=SWIN, weights="random", lang=code)
+    assert {*at.dataframe[0].value.iloc[:, 2]} == {kind}
+
+
 def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
     at = opened_with_data("distance", model=SWIN, weights="random")
     (spec,) = specs(at)

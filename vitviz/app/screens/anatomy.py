@@ -20,6 +20,7 @@ from vitviz.app.widgets.weights import OWN
 from vitviz.common import DEFAULT_MODEL, SMALL_MODEL
 from vitviz.common.language import Message, as_percent, mark, tr, tr_md
 from vitviz.text.class_names import full_names, table_names
+from vitviz.text.encoder_layer import NAMES
 from vitviz.web.anatomy_map import token_name
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _shapes(view: View) -> Table:
         tr("Shapes of all steps, and of the boxes of layer {layer}.", layer=view.layer + 1),
         {
             Message("where"): [where for where, _ in boxes],
-            Message("what"): [box.name.replace("_", " ") for _, box in boxes],
+            Message("what"): [Message(NAMES[box.name]) for _, box in boxes],
             Message("shape"): [" × ".join(map(str, box.shape)) for _, box in boxes],
         },
     )

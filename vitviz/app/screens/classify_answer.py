@@ -258,7 +258,7 @@ def tables(
     lens : logit lens after the changes
     effects, occlusion, parts : results of the experiments; None where one was not run
     """
-    acts, name = view.acts, class_menu.names(view.acts)[index]
+    acts, name = view.acts, table_names(view.acts.output_names)[index]
     assert acts.probabilities is not None
     assert acts.logits is not None
     depths = [
@@ -281,7 +281,7 @@ def tables(
         change = (effects - acts.logits)[..., index]
         columns: Columns = {
             **head_columns(change.shape),
-            Message("logit of {name}", name=table_names(acts.output_names)[index]): change.ravel(),
+            Message("logit of {name}", name=name): change.ravel(),
         }
         result.append(
             Table(tr("Change of the logit of {name} with one head muted.", name=name), columns)

@@ -245,7 +245,7 @@ def _by_layer(view: View) -> Data:
     columns: Columns = {
         Message("layer"): layers + 1,
         Message("head"): heads + 1,
-        Message("kind"): [view.acts.layers[layer].kind for layer in layers],
+        Message("kind"): [Message(MAP_KINDS[view.acts.layers[layer].kind]) for layer in layers],
         Message("distance, px"): distance[layers, heads],
         Message("equal sharing, px"): equal[layers],
     }

@@ -1,6 +1,6 @@
 """The recorded figures of Explain: how the maps of a shipped model fare over many pictures."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import streamlit as st
 
@@ -117,14 +117,21 @@ def _choose_measures(record: "Faithfulness", removal: "Removal") -> list[tuple[s
     recorded: list[Removal] = record.about["removals"]
     fill = removal if removal in recorded else recorded[0]
     chosen = []
-    for name, (title, unit, good) in RECORDED_MEASURES.items():
-        what = tr(title)
-        if name not in record.means:
-            name = f"{name}_{fill}"
-            what = tr("{measure}, {removal}", measure=what, removal=tr(REMOVALS[fill]))
+    for measure, (_, unit, good) in RECORDED_MEASURES.items():
+        name = measure if measure in record.means else f"{measure}_{fill}"
         if name in record.means:
-            chosen.append((name, what, tr(unit), tr(good)))
+            chosen.append((name, tr(_title_and_unit(name)[0]), tr(unit), tr(good)))
     return chosen
+
+
+def _title_and_unit(name: str) -> tuple[Message, Message]:
+    """Return what a recorded measure is called, as "deletion_mean" is one of a removal."""
+    measure, fill = (name, "") if name in RECORDED_MEASURES else name.rsplit("_", 1)
+    title, unit, _ = map(Message, RECORDED_MEASURES[measure])
+    if fill:
+        removal = Message(REMOVALS[cast("Removal", fill)])
+        title = Message("{measure}, {removal}", measure=title, removal=removal)
+    return title, unit
 
 
 def label(name: str) -> str:
@@ -194,12 +201,13 @@ def _judge(record: "Faithfulness", measure: str, title: str) -> str:
 def recorded_table(faithfulness: "Faithfulness") -> Table:
     """Return all recorded means with their intervals."""
     rows = [
-        (measure, Message(marked_label(name)), *interval)
+        (*_title_and_unit(measure), Message(marked_label(name)), *interval)
         for measure, by_map in faithfulness.means.items()
         for name, interval in by_map.items()
     ]
     headings = (
         Message("measure"),
+        Message("unit"),
         Message("map"),
         Message("mean"),
         Message("95 % interval, low"),

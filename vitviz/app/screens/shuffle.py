@@ -14,7 +14,8 @@ from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.figure import show_figure
-from vitviz.common.language import Message, mark, tr
+from vitviz.common.language import Message, mark, shorten, tr, translate
+from vitviz.text.class_names import table_names
 
 if TYPE_CHECKING:
     from vitviz.intervention.equivariance import ShuffleResult
@@ -45,7 +46,8 @@ def draw_shuffled(view: View) -> list[Table]:
             )
         )
         control("shuffle", tr("Order number"), SEEDS, kind="selectbox")
-    labels = _output_names(view)
+    outputs = _output_names(view)
+    labels = [shorten(translate(name), class_menu.LONGEST_NAME) for name in outputs]
     shares = view.acts.probabilities is not None
     unit = tr("a probability (0 to 1)") if shares else tr("an output")
     for place, title, (before, after), change in zip(
@@ -72,7 +74,7 @@ def draw_shuffled(view: View) -> list[Table]:
             "answer there."
         )
     )
-    columns: Columns = {Message("output"): labels}
+    columns: Columns = {Message("output"): outputs}
     headings = (
         (Message("with E_pos, in order"), Message("with E_pos, shuffled")),
         (Message("without E_pos, in order"), Message("without E_pos, shuffled")),
@@ -88,8 +90,8 @@ def draw_shuffled(view: View) -> list[Table]:
 
 def _output_names(view: View) -> list[str]:
     if view.acts.scores is not None:
-        return list(class_menu.names(view.acts))
-    return [tr("output {number}", number=number) for number in range(view.model.outputs)]
+        return list(table_names(view.acts.output_names))
+    return [Message("output {number}", number=number) for number in range(view.model.outputs)]
 
 
 def _shuffle_picture(view: View, order: np.ndarray) -> Image.Image:

@@ -188,7 +188,7 @@ def _live(
     st.markdown(
         tr(
             "**{kind}**, stage {stage}, {grid} patches: {does}.",
-            kind=capitalize(_kind(site)),
+            kind=capitalize(tr(_kind(site))),
             stage=described.stage + 1,
             grid=_times(described.query_grid),
             does=does,
@@ -217,9 +217,10 @@ def _find_allowed_keys(
     return inspection.allowed_pairs(acts.attention_map(layer, query))
 
 
-def _kind(site: "Site") -> str:
+def _kind(site: "Site") -> Message:
+    kind = Message(LAYER_KINDS[site.layer.kind])
     shifted = any(getattr(site.block, "shift_size", ()))
-    return (tr("shifted ") if shifted else "") + tr(LAYER_KINDS[site.layer.kind])
+    return Message("shifted {kind}", kind=kind) if shifted else kind
 
 
 def _times(grid: tuple[int, int]) -> str:
@@ -256,7 +257,7 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
     mixing = layers[0].kind == "mixing"
     titles = [
         tr("layer {layer}, stage {stage}", layer=number, stage=site.layer.stage + 1)
-        + f"<br>{_kind(site)}<br>"
+        + f"<br>{tr(_kind(site))}<br>"
         f"{_times((mask.shape[0], mask.shape[1]))}: {as_percent(mask.mean())}"
         for number, (site, mask) in enumerate(zip(model.sites, masks, strict=True), start=1)
     ]

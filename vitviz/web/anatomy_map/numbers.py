@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.language import tr
+from ...common.language import Message
 from ...text.class_names import common_names, full_names
 
 if TYPE_CHECKING:
@@ -139,12 +139,12 @@ def compute_anatomy(
 
 
 def token_name(layer: "Layer", token: int) -> str:
-    """Return the name of a token on screen."""
+    """Return the name of a token; `tr` translates it."""
     patch = token - len(layer.prefix)
     if patch < 0:
         return layer.prefix[token].upper()
     row, col = divmod(patch, layer.query_grid[1])
-    return tr("row {row} column {column}", row=row + 1, column=col + 1)
+    return Message("row {row} column {column}", row=row + 1, column=col + 1)
 
 
 def residual_message(of: Anatomy) -> dict[str, list[float | None]]:
