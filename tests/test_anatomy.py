@@ -26,7 +26,7 @@ from vitviz.activations import Activations, DropPatches, capture
 from vitviz.model import Model
 from vitviz.model.families import ModelError
 from vitviz.web import anatomy
-from vitviz.web.anatomy_map.message import build_boxes
+from vitviz.web.anatomy_map.message import build_boxes, build_cards
 from vitviz.web.anatomy_map.numbers import compute_anatomy
 
 _WIDTHS: dict[str, Any] = dict(embed_dim=48, depth=2, num_heads=3)
@@ -351,6 +351,30 @@ def test_positions_and_norms_of_a_layer_are_those_of_the_module(
     assert ("normalises each q" in shown["qkv"]["say"]) == normalised
     assert ("rotated" in shown) == hasattr(module, "rope")
     assert not any("is added to the tokens" in box["say"] for box in boxes)
+
+
+@pytest.mark.parametrize(
+    ("norm", "y", "embedded", "goes_to"),
+    [
+        (nn.LayerNorm, "y = LN(z_{L}^{0})", "LayerNorm", "the final normalisation"),
+        (timm.layers.RmsNorm, "y = RMSNorm(z_{L}^{0})", "RMSNorm", "the final normalisation"),
+        (nn.Identity, "y = z_{L}^{0}", None, "the next step"),
+    ],
+)
+def test_the_norms_of_the_steps_are_those_of_the_module(
+    norm: Any, y: str, embedded: str | None, goes_to: str
+) -> None:
+    module: Any = timm.create_model("vit_tiny_patch16_224", img_size=32, **_WIDTHS).eval()
+    module.norm, module.patch_embed.norm = norm(48).eval(), norm(48).eval()
+    randomise(module)
+    model = watched(module, (32, 32))
+    of = compute_anatomy(model, picture(), capture(model, picture()), 1, None)
+    cards = {card["name"]: card for card in build_cards(of)}
+    assert next(card["title"] for name, card in cards.items() if name.startswith("output")) == y
+    assert cards.get("embedding_norm", {"title": None})["title"] == embedded
+    assert embedded is None or ("shift" in cards["embedding_norm"]["say"]) == (norm is nn.LayerNorm)
+    (after,) = [box for box in build_boxes(of) if box["id"] == "after"]
+    assert f"goes to {goes_to}." in after["say"]
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -167,7 +167,9 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
         )
         yield "Similarity of layers", words, layer_similarity(profile.cka())
     counts, edges = profile.norms
-    words = "Length of the patches' tokens before the final LayerNorm; each column sums to 100 %."
+    words = (
+        "Length of the patches' tokens before the final normalisation; each column sums to 100 %."
+    )
     yield "Lengths of tokens", words, norm_histogram(counts[1], edges)
     words = (
         "Share of the patches whose token is at least five times as long as the median of the "

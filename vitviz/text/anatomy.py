@@ -110,6 +110,14 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "deviation 1, then a learned scale γ and shift β."
         ),
     ),
+    "embedding_norm_rms": StepText(
+        "RMSNorm",
+        0,
+        mark(
+            "This family normalises each token before its first layer: it is divided by the root "
+            "mean square of its numbers, then multiplied by a learned scale γ."
+        ),
+    ),
     "prefix": StepText("+ {names}", 1, "{prefix}"),
     "positions": StepText(
         "+ E_{pos}",
@@ -121,7 +129,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         ),
     ),
     "pre_norm": StepText(
-        "LayerNorm",
+        "{norm}",
         0,
         mark("This model normalises every token once more before the first layer, as CLIP does."),
     ),
@@ -176,7 +184,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         ),
     ),
     "output": StepText(
-        "y = LN(z_{L}^{0})",
+        "y = {norm}(z_{L}^{0})",
         4,
         mark(
             "Of the {T} tokens, only CLS is kept, and normalised once more. These {D} numbers "
@@ -191,7 +199,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         ),
     ),
     "output_distilled": StepText(
-        "y = LN(z_{L})",
+        "y = {norm}(z_{L})",
         4,
         mark(
             "Two tokens are kept and normalised once more: CLS, which was trained on labels, "
@@ -208,7 +216,7 @@ STEP_TEXTS: Mapping[str, StepText] = {
         ),
     ),
     "output_mean_norm": StepText(
-        mark("y: LN of mean"),
+        mark("y: {norm} of mean"),
         4,
         mark(
             "The mean of all patches is taken and then normalised. This is what the head of "

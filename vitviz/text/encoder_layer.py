@@ -97,7 +97,7 @@ BOXES: Mapping[str, StepText] = {
         2,
         mark(
             "One more learned matrix, U_{msa}, mixes the results of the heads into {D} "
-            "numbers: this is MSA(LN(z_{ℓ−1}))."
+            "numbers: this is MSA({norm}(z_{ℓ−1}))."
         ),
     ),
     # Touvron et al., Going deeper with Image Transformers, ICCV 2021, section 2.

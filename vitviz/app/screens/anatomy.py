@@ -183,7 +183,7 @@ def _patch_answers(view: View) -> list[Table]:
         right = (probabilities.argmax(axis=-1) == index).mean()
         st.markdown(
             tr_md(
-                "The final LayerNorm and the head are applied to each patch's token after "
+                "The final normalisation and the head are applied to each patch's token after "
                 "layer {depth} (0: the embedding). **{right}** of the patches would "
                 "answer **{name}**; the model answers with {probability}. The head was "
                 "trained on the last layer and on the tokens that it reads. A low probability "

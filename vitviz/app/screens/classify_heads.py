@@ -110,8 +110,8 @@ def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | Non
     show_figure(plots.parts_by_head(parts.heads, mlps=parts.mlps, name=name))
     words = tr(
         "Embedding {embedding:+.2f}, heads {heads:+.2f}, MLPs {mlps:+.2f}, biases {biases:+.2f}: "
-        "together **{total:.4f}**, and the logit is **{answer:.4f}**. The scale of the last "
-        "LayerNorm is held.",
+        "together **{total:.4f}**, and the logit is **{answer:.4f}**. The scale of the final "
+        "normalisation is held.",
         embedding=parts.embedding,
         heads=float(np.nansum(parts.heads)),
         mlps=float(parts.mlps.sum()),

@@ -67,7 +67,7 @@ def draw_shuffled(view: View) -> list[Table]:
             st.markdown(tr("Largest change of {unit}: **{change:.2g}**.", unit=unit, change=change))
     st.markdown(
         tr(
-            "Attention, LayerNorm and the MLP process a patch in the same way wherever it "
+            "Attention, normalisation and the MLP process a patch in the same way wherever it "
             "lies. Without E_pos, the same patches in another order therefore give the same "
             "answer. The tiny difference that remains is rounding, because numbers are added "
             "in another order. The model was not trained without E_pos, so do not rely on its "

@@ -121,7 +121,7 @@ def _table(view: View, found: Components) -> Table:
     return Table(
         tr(
             "Each patch after layer {layer}: its cosine with {query}, its place on the "
-            "principal components of {fitted}, and its norm before the final LayerNorm.",
+            "principal components of {fitted}, and its norm before the final normalisation.",
             layer=view.layer + 1,
             query=view.query_name,
             fitted=fitted,
@@ -174,7 +174,7 @@ def _draw_norms(view: View) -> None:
     norms, long, limit = inspection.token_norms(acts, depth=depth)
     outliers = inspection.norm_outliers(norms)
     st.subheader(
-        tr("Norm of the tokens after layer {depth}, before the LayerNorm", depth=depth),
+        tr("Norm of the tokens after layer {depth}, before the final normalisation", depth=depth),
         anchor=False,
     )
     show_figure(
@@ -262,7 +262,7 @@ def _norm_words(profile: "Profile", over: str) -> str:
     else:
         words += tr("none after any layer.")
     return tr_md(
-        "**How long the tokens of the patches are** before the final LayerNorm, over "
+        "**How long the tokens of the patches are** before the final normalisation, over "
         "{over}; each column adds up to 100 %. {words} Darcet et al. (ICLR 2024, Fig. 3 "
         "and 4) found about 2 % at ten times the usual norm in the largest DINOv2, from about "
         "layer 15 of 40 on, and of six sizes of DINOv2 in the three largest alone. Size is not "
@@ -305,7 +305,9 @@ def _layer_tables(view: View, profile: "Profile") -> Sequence[Table]:
         columns[name] = counts[1][:, number].astype(int)
     found.append(
         Table(
-            tr("Norms of the patch tokens before the final LayerNorm: {source}.", source=source),
+            tr(
+                "Norms of the patch tokens before the final normalisation: {source}.", source=source
+            ),
             columns,
             record,
         )

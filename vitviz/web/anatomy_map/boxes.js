@@ -145,8 +145,8 @@ export const BOXES = {
       line(tr("Its length is ‖z‖ = **{length}**.", { length: written(length(values)) })),
     ];
   },
-  norm1: (scene) => normed(scene, "before", "z_{ℓ−1}", "norm1", "LN(z_{ℓ−1})"),
-  norm2: (scene) => normed(scene, "after_attention", "z′_{ℓ}", "norm2", "LN(z′_{ℓ})"),
+  norm1: (scene) => normed(scene, "before", "z_{ℓ−1}", "norm1"),
+  norm2: (scene) => normed(scene, "after_attention", "z′_{ℓ}", "norm2"),
   qkv(scene) {
     const three = ["queries", "keys", "values"].map((name) =>
       scene.layer.get(`unrotated_${name}`) ?? scene.layer.get(name));
@@ -155,7 +155,7 @@ export const BOXES = {
       scene.head * /** @type {Tensor} */ (one).shape[1] + scene.token) ?? new Float32Array());
     const input = row(scene, "norm1");
     return [
-      ...(input ? [strip("LN(z_{ℓ−1})", input, { tone: "query" })] : []),
+      ...(input ? [strip(after(scene, "norm1", "z_{ℓ−1}"), input, { tone: "query" })] : []),
       ...["q", "k", "v"].map((name, i) =>
         strip(tr("{name}, head {head}", { name, head: scene.head + 1 }), rows[i], { end: Math.ceil(scene.t * rows[i].length) })),
       line(tr("Head {head} of {heads}: {own} of the {all} numbers of each, all of this one token.", {
@@ -212,7 +212,7 @@ export const BOXES = {
   layer_scale2: (scene) => scaled(scene, "mlp", "layer_scale2"),
   after_attention: (scene) =>
     added(scene, "before", ["layer_scale1", "projected"], "after_attention", ["z_{ℓ−1}", "+ MSA", "= z′_{ℓ}"]),
-  hidden: (scene) => shown(scene, [["LN(z′_{ℓ})", "norm2"], [tr("hidden units"), "hidden"]]),
+  hidden: (scene) => shown(scene, [[after(scene, "norm2", "z′_{ℓ}"), "norm2"], [tr("hidden units"), "hidden"]]),
   activated(scene) {
     const [before, after] = [row(scene, "hidden"), row(scene, "activated")];
     if (!scene.layer.size) return undefined;
@@ -230,13 +230,17 @@ export const BOXES = {
   after: (scene) => added(scene, "after_attention", ["layer_scale2", "mlp"], "after", ["z′_{ℓ}", "+ MLP", "= z_{ℓ}"]),
 };
 
-/** @param {Scene} scene @param {string} before @param {string} label @param {string} name
- * @param {string} after */
-function normed(scene, before, label, name, after) {
+/** What is written for a normed z: "LN(z)". @param {Scene} scene @param {string} name @param {string} label */
+function after(scene, name, label) {
+  return `${scene.data.boxes.find((/** @type {{ id: string }} */ { id }) => id === name)?.title}(${label})`;
+}
+
+/** @param {Scene} scene @param {string} before @param {string} label @param {string} name */
+function normed(scene, before, label, name) {
   if (!scene.layer.size) return undefined;
   const [z, made] = [row(scene, before), row(scene, name)];
   if (!z || !made) return partial(scene);
-  return norm(scene, label, z, after, made, statistics(scene.layer, name, scene.token));
+  return norm(scene, label, z, after(scene, name, label), made, statistics(scene.layer, name, scene.token));
 }
 
 /** @param {Scene} scene @param {string} before @param {string} name */

@@ -39,6 +39,7 @@ def build_cards(of: Anatomy) -> list[dict[str, Any]]:
         words = text.STEP_TEXTS[_text_key(of, box)]
         own = {**facts, **_layer_facts(of, box), "shape": _shape_text(box.shape)}
         own["number"] = name.removeprefix("stage")
+        own["norm"] = _norm_name(box)
         if box.name.startswith("output"):  # its width is not that of the first tokens everywhere
             own["D"] = box.shape[-1]
         last = not any(b.name in ("positions",) for b in steps) and (
@@ -71,10 +72,17 @@ def _text_key(of: Anatomy, box: "Box") -> str:
         return "one_label_head" if box.shape == (1,) else "label_head"
     if box.name == "value_head" and box.shape == (1,):
         return "one_value_head"
+    if box.name == "embedding_norm" and _norm_name(box) == "RMSNorm":
+        return "embedding_norm_rms"
     if not box.layers or of.acts.layers[box.layers[0]].kind != "mixing":
         return box.name
     kinds = mixing_kinds(of.model.part)
     return next((f"mixer_{kind}" for kind in ("linear", "gated") if kind in kinds), "mixer")
+
+
+def _norm_name(box: "Box") -> str:
+    """Return what the norm of a box is called: only the box of a LayerNorm has a mean."""
+    return "LN" if "mean" in box.parts else "RMSNorm"
 
 
 def _answer(of: Anatomy, box: "Box") -> str:
@@ -204,14 +212,13 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
         "mlp": share("mlp"),
         "activation": act,
         "activating": _fill(tr(ACTIVATING["gated" if gated else "plain"]), {"activation": act}),
-        "next": tr("the last LayerNorm")
-        if number + 1 == of.acts.depth
-        else tr("layer {layer}", layer=number + 2),
+        "next": _next_words(of),
         "closed": tr(KINDS_CLOSED[info.kind]),
     }
     names = dict.fromkeys(groups.get(b.name, b.name) for b in layer)
-    # Only the box of a LayerNorm has a mean.
-    rms = {b.name for b in layer if b.name in ("norm1", "norm2") and "mean" not in b.parts}
+    norms = {b.name: _norm_name(b) for b in layer if b.name in ("norm1", "norm2")}
+    rms = {name for name, norm in norms.items() if norm == "RMSNorm"}
+    facts["norm"] = norms.get("norm1", "")
     words = {name: BOXES[f"{name}_rms" if name in rms else name] for name in names}
     return [
         {
@@ -224,6 +231,14 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
         }
         for name in names
     ]
+
+
+def _next_words(of: Anatomy) -> str:
+    if of.layer + 1 < of.acts.depth:
+        return tr("layer {layer}", layer=of.layer + 2)
+    norm = of.model.final_norm
+    has_norm = norm is not None and type(norm).__name__ != "Identity"
+    return tr("the final normalisation") if has_norm else tr("the next step")
 
 
 def _normalises_queries(of: Anatomy) -> bool:
