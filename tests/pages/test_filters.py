@@ -111,7 +111,9 @@ def test_the_random_side_is_what_random_weights_show_and_needs_no_second_model(
     assert not at.exception
     assert titles(at)[0] == "Random weights"
     assert len(charts(at)) == 3  # nothing to compare it with
-    assert "Choose the *trained* weights" in prose(at)
+    saved = "trained" if weights == "mimetic" else "as saved"
+    assert f"Choose *{saved}* as weights" in prose(at)
+    assert titles(at)[RANDOM] == saved.capitalize()
     # A record keeps half precision: raw filters of almost the same length may change places, and
     # components of almost the same variance mix a little.
     first, second = (np.sort(one["raw filters"], axis=None) for one in (found, beside))

@@ -71,7 +71,7 @@ def test_two_local_files_are_compared_by_their_names(
     at = opened("compare", model=names[0], compare="models", other_model=names[1])
     assert_works(at)
     titles = [sent["titles"] for sent in token_maps(at)]
-    assert [title["caption"] for title in titles] == [f"{name}, trained" for name in names]
+    assert [title["caption"] for title in titles] == [f"{name}, as saved" for name in names]
     assert [title["hint"] for title in titles] == ["layer 12 of 12"] * 2
     own, beside = provenance(at).split("beside")
     assert "local file mine.safetensors" in own

@@ -13,7 +13,7 @@ from vitviz.app.screens import compare_maps, compare_patching
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.models import RANDOM, TRAINED
-from vitviz.app.shared.view import Cached, View
+from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.control import choose, control
@@ -28,7 +28,7 @@ from vitviz.text.class_names import other_names, table_names
 from vitviz.web.token_map import Frame, encode_frame, frame_shape
 
 if TYPE_CHECKING:
-    from vitviz import Model
+    pass
 
 MODES = {
     "weights": mark("trained and random weights"),
@@ -41,7 +41,7 @@ COLOURS = 3
 
 
 def page(view: View) -> Data | None:
-    name = _menu_name(view)
+    name = weights_menu.menu_name(view)
     bar = places().bar
     absent = models.needs_download(name)
     mode = choose(
@@ -86,18 +86,10 @@ def page(view: View) -> Data | None:
 def _name_column(view: View, name: str) -> str:
     """Return what a model with this name in the menu is called above its column."""
     if view.model.trained:
-        return Message("{name}, trained", name=name)
+        return Message("{name}, {weights}", name=name, weights=weights_menu.saved_label(name))
     if view.model.weights == "random weights":
         return Message("{name}, random weights", name=view.model.name)
     return f"{view.model.name}, {view.model.weights}"
-
-
-def _menu_name(view: View) -> str:
-    """Return what the menu calls the model on screen."""
-    loaded: Cached[Model] | None = st.session_state.get("loaded")
-    is_loaded = loaded is not None and loaded() is view.model
-    name: str = st.session_state.loaded_by[0] if is_loaded else view.model.name
-    return name
 
 
 def _other_model(view: View, name: str, mode: str, bar: DeltaGenerator) -> View | None:

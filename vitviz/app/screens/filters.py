@@ -13,11 +13,12 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View, placed_grid
+from vitviz.app.widgets import weights
 from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import Points, show_figure
 from vitviz.app.widgets.places import draw_finding, label_in_bar, places
-from vitviz.common.language import Message, current_language, mark, tr, tr_md
+from vitviz.common.language import Message, capitalize, current_language, mark, tr, tr_md
 from vitviz.text import findings
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ def page(view: View) -> Data | None:
         response = inspection.filter_response(_input(view), tiles.kernel[chosen])
     here, answer, product = places().stage.columns(3)
     with here:
-        trained = tr("Trained") if view.model.trained else tr("Random weights")
-        _mosaic(tr("Trained minus initial") if what == CHANGED else trained, tiles, gain, chosen)
+        shown = _saved_title(view) if view.model.trained else tr("Random weights")
+        _mosaic(tr("Trained minus initial") if what == CHANGED else shown, tiles, gain, chosen)
     title = tr(tiles.titles[chosen])
     if response is None:
         with answer:
@@ -198,13 +199,22 @@ def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
     st.markdown(tiles.words + tr(" Click a tile to choose it."))
 
 
+def _saved_title(view: View) -> str:
+    return capitalize(tr(weights.saved_label(weights.menu_name(view))))
+
+
 def _random_beside(
     view: View, initial: np.ndarray | None, what: str, order: str, gain: float
 ) -> None:
     """Draw the same tiles before training, or of the same architecture with random weights."""
     if not view.model.trained:
-        st.subheader(tr("Trained"), anchor=False)
-        st.markdown(tr("Choose the *trained* weights to see them beside the random ones."))
+        st.subheader(_saved_title(view), anchor=False)
+        st.markdown(
+            tr(
+                "Choose *{weights}* as weights to see them beside the random ones.",
+                weights=weights.saved_label(weights.menu_name(view)),
+            )
+        )
         return
     from vitviz import ModelError
 

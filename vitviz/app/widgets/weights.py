@@ -13,8 +13,9 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, started
 from vitviz.app.shared.models import MIMETIC, RANDOM, TRAINED, Input
 from vitviz.app.shared.pictures import Picture
+from vitviz.app.shared.view import Cached, View
 from vitviz.app.widgets.control import choose
-from vitviz.common.language import mark, tr, tr_md
+from vitviz.common.language import Message, mark, tr, tr_md
 
 if TYPE_CHECKING:
     from vitviz import Model
@@ -192,20 +193,36 @@ def _factor(times: float) -> str:
     return f"{times:,.0f}" if times >= 100 else f"{times:.2g}"
 
 
+def saved_label(name: str) -> Message:
+    """Return what the menu calls the weights of a model that are not random.
+
+    Nobody knows whether weights of a visitor's file were ever trained.
+    """
+    from vitviz.zoo import catalogue
+
+    is_listed = any(name == entry.name for entry in catalogue())
+    return Message("trained") if is_listed else Message("as saved")
+
+
+def menu_name(view: View) -> str:
+    """Return what the menu calls the model on screen."""
+    loaded: Cached[Model] | None = st.session_state.get("loaded")
+    is_loaded = loaded is not None and loaded() is view.model
+    name: str = st.session_state.loaded_by[0] if is_loaded else view.model.name
+    return name
+
+
 def choose_weights(place: DeltaGenerator | None, key: str, name: str) -> str:
     """Draw the choice for a model in the menu, where it has a place; returns it.
 
     Where the training did not begin with the usual initialisation, both kinds are offered.
     """
-    from vitviz.zoo import catalogue
     from vitviz.zoo.checkpoints import initialisations
 
     began = MIMETIC in initialisations(name)
     if settings.stored_text(key) == MIMETIC and not began:
         settings.change(**{key: RANDOM})
-    # Nobody knows whether weights of a visitor's file were ever trained.
-    is_listed = any(name == entry.name for entry in catalogue())
-    labels = {TRAINED: tr("trained") if is_listed else tr("as saved"), RANDOM: tr("random")}
+    labels = {TRAINED: tr(saved_label(name)), RANDOM: tr("random")}
     label = tr("Weights") if key == "weights" else tr("Its weights")
     if began:
         labels |= {RANDOM: tr("plain"), MIMETIC: tr("mimetic")}
