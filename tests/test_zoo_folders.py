@@ -106,6 +106,12 @@ def test_names_of_classes_are_told_in_full_where_they_are_described(tmp_path: Pa
     assert load_model(folder).labels == ("a house cat", "a dog", "a red fox")
 
 
+def test_numbers_of_classes_are_no_names(tmp_path: Path) -> None:
+    """transformers writes them where it knows no names."""
+    numbered = [f"LABEL_{number}" for number in range(3)]
+    assert load_model(saved(module_of(), tmp_path / "mine", label_names=numbered)).labels is None
+
+
 def test_random_weights_are_those_of_the_folders_architecture(tmp_path: Path) -> None:
     folder = saved(module_of(depth=2), tmp_path / "mine", label_names=LABELS)
     model = load_model(folder, pretrained=False)

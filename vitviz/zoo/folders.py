@@ -34,7 +34,7 @@ from .checkpoints import Checkpoint, check_kinds, digest_of, files_of, left_out_
 from .files import CONFIG, check_adapter, read_json, weights_in, wrong_size
 from .open_clips import OPEN_CLIP_CONFIG, explain_image_tower_alone, load_open_clip
 from .planning import Plan, plan
-from .processors import check_preprocessing, preprocessing_in_folder
+from .processors import check_preprocessing, labels_from, preprocessing_in_folder
 from .resampling import InputSize, resampling_note
 from .texts import tokenizer_in
 from .watching import watch
@@ -533,4 +533,5 @@ def _labels(
     if not isinstance(names, list) or len(names) != outputs or not all(names):
         return None
     descriptions = texts if isinstance(texts, Mapping) else {}
-    return tuple(str(descriptions.get(str(name), name)) for name in names)
+    words = (str(descriptions.get(str(name), name)) for name in names)
+    return labels_from(dict(enumerate(words)))
