@@ -203,7 +203,16 @@ def test_a_torch_archive_over_a_limit_is_refused(
     monkeypatch.setattr(pickles, limit, most)
     load_model("test_vit", checkpoint=path)
     monkeypatch.setattr(pickles, limit, most - 1)
-    with pytest.raises(ModelError, match="not a valid PyTorch checkpoint archive"):
+    with pytest.raises(ModelError, match="holds too much besides weights"):
+        load_model("test_vit", checkpoint=path)
+
+
+def test_a_compressed_archive_is_refused_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.pth"
+    torch.save(timm_module("test_vit").state_dict(), tmp_path / "plain.pth")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(tmp_path / "plain.pth", "plain.pth")
+    with pytest.raises(ModelError, match=r"is a compressed archive, .* Unpack it"):
         load_model("test_vit", checkpoint=path)
 
 

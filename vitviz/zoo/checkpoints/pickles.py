@@ -71,11 +71,18 @@ def load_torch(path: Path) -> Any:
                 "{file} is a TorchScript program. Save the model's state_dict() instead.",
                 file=path.name,
             )
-        is_packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-        pickle_size = max((e.file_size for e in entries if e.filename.endswith(".pkl")), default=0)
-        if is_packed or pickle_size > MAX_PICKLE or len(entries) > MAX_ENTRIES:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise CheckpointError(
-                "{file} is not a valid PyTorch checkpoint archive.", file=path.name
+                "{file} is a compressed archive, and torch.save writes none. Unpack it, or save "
+                "the model's state_dict() with torch.save.",
+                file=path.name,
+            )
+        pickle_size = max((e.file_size for e in entries if e.filename.endswith(".pkl")), default=0)
+        if pickle_size > MAX_PICKLE or len(entries) > MAX_ENTRIES:
+            raise CheckpointError(
+                "{file} holds too much besides weights to be read safely. Save the model's "
+                "state_dict() alone.",
+                file=path.name,
             )
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
