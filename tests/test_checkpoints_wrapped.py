@@ -338,16 +338,20 @@ def test_losses_and_metrics_beside_the_model_are_left_out_and_told(
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
-def test_a_classifier_of_several_layers_is_refused_by_that_reason(
+def test_a_head_of_several_layers_is_refused_and_the_rest_loads_without_it(
     prefix: str, tmp_path: Path
 ) -> None:
     net = timm_module(NAME, num_classes=0)
     net.head = nn.Sequential(nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 3))
     torch.save(prefixed(net.state_dict(), prefix), tmp_path / "mine.pth")
-    said = r"classifier has several layers \(head\.0\.weight, head\.2\.weight\)"
+    said = r"head has several layers \(head\.0\.weight, head\.2\.weight\)"
     with pytest.raises(ModelError, match=said) as caught:
         load_model(NAME, checkpoint=tmp_path / "mine.pth")
     assert_clear_error(caught.value)
+    assert "Delete the head from the file to load the rest" in str(caught.value)
+    rest = {key: part for key, part in net.state_dict().items() if not key.startswith("head.")}
+    torch.save(prefixed(rest, prefix), tmp_path / "rest.pth")
+    assert not load_model(NAME, checkpoint=tmp_path / "rest.pth").has_head
 
 
 def test_an_adapter_is_refused_as_such(module: Any, tmp_path: Path) -> None:

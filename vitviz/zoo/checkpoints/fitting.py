@@ -65,15 +65,19 @@ def _adds_nothing(key: str, part: Tensor) -> bool:
 
 
 def _check_classifier(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Refuse a classifier of several layers: the functions between them are unknown."""
+    """Refuse a head of several layers: the functions between them are unknown.
+
+    It is a classifier, or a projector of the training as in MoCo v3, which has the same names.
+    """
     for head in ("head", "head.fc", "classifier", "fc"):
         layers = [
             key for key in state if re.match(rf"{re.escape(head)}\.(?:\w+\.)*\d+\.weight$", key)
         ]
         if layers and not own.keys() & set(layers):
             raise CheckpointError(
-                "The file's classifier has several layers ({layers}), and the architecture's has "
-                "one. Build the model in Python, and give it to vitviz.watch.",
+                "The file's head has several layers ({layers}), and the architecture's has one. "
+                "Delete the head from the file to load the rest, or build the model in Python, and "
+                "give it to vitviz.watch.",
                 layers=", ".join(layers[:3]),
             )
 
