@@ -7,7 +7,7 @@ import pytest
 from examples import own_module, watched
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, components, open_data, opened, prose, provenance
+from pages.driver import assert_works, charts, components, open_data, opened, prose, provenance
 from vitviz import Model
 from vitviz.app.shared import models
 
@@ -50,6 +50,10 @@ def test_the_only_label_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     at = opened_with(model, monkeypatch, "classify")
     assert_works(at)
     assert "It knows one label: ill." in prose(at)
+    at.button(key="run head effects").click().run()
+    assert_works(at)
+    assert len(charts(at)) > 1
+    assert "leaves the answer at" not in prose(at)  # it has no other
     unnamed = watched(module, (32, 32), name="without labels", answers="labels")
     at = opened_with(unnamed, monkeypatch, "classify")
     assert "Its output has no name that is known here." in prose(at)

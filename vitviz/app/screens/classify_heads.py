@@ -73,7 +73,8 @@ def draw_heads(
             view, tr("Mute each alone ({passes} passes)", passes=muted.size), key, make
         )
     else:
-        _deciding(view, result, labels)
+        if len(labels) > 1:  # else there is no other answer
+            _deciding(view, result, labels)
     experiment.edit_buttons(
         "muted", muted, tr("Heads as layer.head, blocks as 1.1-2.4, spaces between")
     )
