@@ -218,7 +218,7 @@ STEPS = {
     "EVA": "picture patches flatten project prefix positions encoder output_mean_norm head",
     "BEiT": "picture patches flatten project prefix encoder output_mean_norm head",
     "relative positions": "picture patches flatten project encoder output_mean_norm head",
-    "CaiT": "picture patches flatten project positions stage class_attention output_features head",
+    "CaiT": "picture patches flatten project positions stage class_attention output head",
     "Swin": "picture patches flatten project embedding_norm stage stage output_features head",
     "PVT": "picture embedding stage stage stage stage output_features head",
     "CoAtNet": "picture embedding stage stage output_features head",

@@ -687,6 +687,20 @@ def test_where_one_token_alone_is_sent_it_is_the_one_that_is_followed() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "step", "said"),
+    [
+        ("CaiT", "output", "CLS is the only token that leaves the last layer"),
+        ("own, distilled", "head", "turns y into 5 numbers"),
+        ("own, pre-training head", "head", "turns the hidden layer into 5 numbers"),
+    ],
+)
+def test_what_the_head_reads_is_said_of_each_model(name: str, step: str, said: str) -> None:
+    (card,) = [card for card in build_cards(case(name).of) if card["name"] == step]
+    assert said in card["say"]
+    assert "head for fine-tuning" not in card["say"] or name != "own, pre-training head"
+
+
 @pytest.mark.parametrize("name", MAKES)
 def test_every_step_and_box_has_a_name_in_the_table(name: str) -> None:
     of = case(name).of

@@ -191,6 +191,14 @@ STEP_TEXTS: Mapping[str, StepText] = {
             "are all that the head receives."
         ),
     ),
+    "output_class": StepText(
+        "y = {norm}(z_{L}^{0})",
+        4,
+        mark(
+            "CLS is the only token that leaves the last layer, and it is normalised once more. "
+            "These {D} numbers are all that the head receives."
+        ),
+    ),
     "output_cls": StepText(
         "y = z_{L}^{0}",
         4,
@@ -240,27 +248,25 @@ STEP_TEXTS: Mapping[str, StepText] = {
         mark("Head"),
         4,
         mark(
-            "{maker} turns y into {K} numbers, one for each class: the logits. "
-            "Softmax turns these into probabilities, which add up to 100 %. In the paper this "
-            "is the head for fine-tuning; during pre-training it has one hidden layer with "
-            "tanh."
+            "{maker} turns {read} into {K} numbers, one for each class: the logits. "
+            "Softmax turns these into probabilities, which add up to 100 %.{paper}"
         ),
     ),
     "label_head": StepText(
         mark("Head"),
         4,
         mark(
-            "{maker} turns y into {K} numbers, one for each label: the logits. The sigmoid turns "
-            "each logit into a probability of its own, so several labels may apply to a picture, "
-            "or none."
+            "{maker} turns {read} into {K} numbers, one for each label: the logits. The sigmoid "
+            "turns each logit into a probability of its own, so several labels may apply to a "
+            "picture, or none."
         ),
     ),
     "one_label_head": StepText(
         mark("Head"),
         4,
         mark(
-            "{maker} turns y into one number: the logit. The sigmoid turns it into the probability "
-            "of the only label."
+            "{maker} turns {read} into one number: the logit. The sigmoid turns it into the "
+            "probability of the only label."
         ),
     ),
     "value_head": StepText(
@@ -293,6 +299,12 @@ STEP_TEXTS: Mapping[str, StepText] = {
         ),
     ),
 }
+
+#: Said of a head without a hidden layer.
+FINE_TUNING = mark(
+    " In the paper this is the head for fine-tuning; during pre-training it has one hidden layer "
+    "with tanh."
+)
 
 #: Said after the patches, where each of them attends to each other one.
 PAIRS = mark(" Attention would compare sixteen times as many pairs.")

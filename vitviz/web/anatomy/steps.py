@@ -186,7 +186,8 @@ def _linear_of(head: Any) -> Any:
 def _output(model: Model, last: Tensor, features: Tensor) -> Box:
     """Return y of equation (4), named after the computation that reproduces it.
 
-    "output": LN of CLS; "output_cls": CLS as it is; "output_distilled": LN of CLS and DIST;
+    "output": LN of CLS, which is the only token in CaiT; "output_cls": CLS as it is;
+    "output_distilled": LN of CLS and DIST;
     "output_mean": the mean of the patches after LN; "output_mean_norm": LN of their mean;
     "output_features": anything else.
     """
@@ -203,6 +204,10 @@ def _output(model: Model, last: Tensor, features: Tensor) -> Box:
         y = (model.pool if parts.heads else model.answer)(last[None])[0]
     else:  # without a head; and where there are stages, torchvision and transformers pool the mean
         y = features[0, 0] if "cls" in model.read_tokens else features[0, prefix:].mean(dim=0)
+    if model.layers[-1].kind == "class" and norm is not None:
+        only = norm(last[None])[0, 0]
+        if agree(numbers(only), numbers(y)):
+            return box("output", y, statistics(norm, last))
     if not model.read_tokens:
         return box("output_features", y)
     cls, mean = features[0, 0], features[0, prefix:].mean(dim=0)

@@ -74,6 +74,8 @@ def _text_key(of: Anatomy, box: "Box") -> str:
         return "one_value_head"
     if box.name == "embedding_norm" and _norm_name(box) == "RMSNorm":
         return "embedding_norm_rms"
+    if box.name == "output" and of.acts.layers[-1].kind == "class":
+        return "output_class"
     if not box.layers or of.acts.layers[box.layers[0]].kind != "mixing":
         return box.name
     kinds = mixing_kinds(of.model.part)
@@ -156,6 +158,8 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
         "L": of.acts.depth,
         "K": f"{(shapes.get('head') or shapes.get('value_head') or (0,))[0]:,}",
         "maker": tr("One linear layer") if linear else tr("The head"),
+        "read": tr("the hidden layer") if "head_hidden" in shapes else "y",
+        "paper": "" if "head_hidden" in shapes else tr(text.FINE_TUNING),
         "names": " + ".join(names),
         "prefix": " ".join(prefix_words) if prefix else "",
         "learned": tr("learned") if learned else tr("fixed (sine and cosine)"),

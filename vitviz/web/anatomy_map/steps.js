@@ -140,7 +140,7 @@ export const STEPS = {
       const b = /** @type {Float32Array} */ (bias.row(mark));
       const total = sum(product, end) + b[0];
       items.push(
-        strip(heads > 1 ? tr("y of CLS") : "y", y, { tone: "query" }),
+        strip(scene.steps.has("head_hidden") ? tr("hidden units") : heads > 1 ? tr("y of CLS") : "y", y, { tone: "query" }),
         strip(tr("weights of {label}", { label: answers[mark].label }), row),
         strip(tr("product"), product, { end }),
         line(`Σ = ${written(sum(product, end))} + b ${written(b[0])} = **${written(total)}**` +
