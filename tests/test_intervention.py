@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from timm.models import maxxvit
 
 from vitviz.activations import DropPatches, Edit, FillPatches, MuteHeads, capture
 from vitviz.intervention import (
@@ -181,6 +183,19 @@ def test_a_capture_of_another_model_is_refused(other: dict[str, Any], words: str
     with pytest.raises(ModelError, match=words) as caught:
         logit_lens(example("plain"), capture(own_model(**other), picture()))
     assert_clear_error(caught.value)
+
+
+def test_a_coatnet_with_all_attention_in_one_stage_is_refused_by_its_maps() -> None:
+    """Its layers have one grid, and the first of them pools."""
+    stages: Any = dict(embed_dim=(16, 16, 16, 16), depths=(1, 1, 1, 2), stem_width=16)
+    heads = maxxvit.MaxxVitTransformerCfg(dim_head=8)
+    kinds = ("C", "C", "C", "T")
+    config = maxxvit.MaxxVitCfg(block_type=kinds, transformer_cfg=heads, **stages)
+    model = watched(maxxvit.MaxxVit(config, img_size=(64, 96), num_classes=5).eval(), (64, 96))
+    acts = capture(model, picture())
+    for lens in (logit_lens, partial(patch_lens, depth=1)):
+        with pytest.raises(ModelError, match="keeps its patches as a map"):
+            lens(model, acts)
 
 
 # --- occlusion ----------------------------------------------------------------------------------

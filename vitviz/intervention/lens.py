@@ -184,6 +184,12 @@ def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:
 def _check_capture(model: Model, acts: Activations) -> None:
     check_head(model)
     _ = acts.grid  # a ModelError where layers differ in their tokens
+    if any(site.layout != "tokens" for site in model.sites):  # as in a CoAtNet of one such stage
+        raise ModelError(
+            "{model} keeps its patches as a map, which its layers may pool, so its head cannot be "
+            "applied after each of them.",
+            model=model.name,
+        )
     expected, got = (len(model.layers), model.parts.width), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:
         raise ModelError(
