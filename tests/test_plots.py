@@ -1170,6 +1170,17 @@ def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
     assert len({(box.x0, box.y0) for box in boxes}) == 1
 
 
+def test_equal_patches_of_a_ranked_map_are_higher_than_none_of_each_other() -> None:
+    maps = {"flat": np.full((2, 2), 0.3), "half": np.array([[0, 0], [0, 1.0]])}
+    ranks = {name: patch_ranks(values) for name, values in maps.items()}
+    figure = plots.ranked_maps(ranks, WIDE, crop=CROP, values=maps)
+    flat, half = (trace for trace in figure.data if trace.type == "heatmap")
+    assert flat.customdata[..., 2].tolist() == [[0, 0], [0, 0]]
+    assert half.customdata[..., 2].tolist() == [[0, 0], [0, 100]]
+    assert "higher than %{customdata[2]} % of the other patches" in half.hovertemplate
+    assert "highest: flat nowhere, half row 2, column 2." in figure.layout.meta["alt"]
+
+
 def test_a_patch_says_its_own_answer_beside_the_class_in_question() -> None:
     figure = answer_map(np.array([[0.25, 0.65]]), WIDE, CROP)
     heat = figure.data[0]

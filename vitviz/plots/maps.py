@@ -209,9 +209,12 @@ def ranked_maps(
         if number == 0:
             traces.append(_span(image))
         else:
-            texts = np.empty((*grid, 2), object)
+            texts = np.empty((*grid, 3), object)
             texts[..., 0] = patch_names(grid)
             texts[..., 1] = [[f"{value:.3g}" for value in line] for line in values[title]]
+            # Not the rank, in which equal patches count half: many maps have patches of 0.
+            smaller = np.searchsorted(np.sort(values[title], axis=None), values[title])
+            texts[..., 2] = np.round(100 * smaller / max(smaller.size - 1, 1)).astype(int)
             traces.append(
                 go.Heatmap(
                     z=100 * ranks[title],
@@ -224,7 +227,7 @@ def ranked_maps(
                     colorbar=bar if number == 1 else None,
                     customdata=texts,
                     hovertemplate=tr(
-                        "%{{customdata[0]}}: higher than %{{z:.0f}} % of the patches"
+                        "%{{customdata[0]}}: higher than %{{customdata[2]}} % of the other patches"
                         "<br>{name}: %{{customdata[1]}}<extra></extra>",
                         name=escape_text(title),
                     ),
@@ -236,7 +239,10 @@ def ranked_maps(
     figure = go.Figure(traces)
     figure.update_layout(layout, overwrite=True)
     photo(figure, image)
-    peaks = ", ".join(f"{name} {largest_patch(each)}" for name, each in ranks.items())
+    peaks = ", ".join(
+        f"{name} {largest_patch(each) if np.ptp(each) else tr('nowhere')}"
+        for name, each in ranks.items()
+    )
     words = tr_n(
         "The picture and {count} map by rank; highest: {peaks}.",
         "The picture and {count} maps by rank; highest: {peaks}.",

@@ -248,6 +248,15 @@ def _explain(view: View, maps: Maps, index: int) -> None:
     for which, values in maps.values.items():
         row, col = np.unravel_index(int(values.argmax()), values.shape)
         largest, method = float(values.max()), METHODS.get(which)
+        peak = as_percent(largest) if method is None or method.is_share else f"{largest:.3g}"
+        peak_words = tr_md(" All patches are equal: {value}.", value=peak)
+        if np.ptp(values):
+            peak_words = tr_md(
+                " Largest: row {row}, column {col}, {largest}.",
+                row=row + 1,
+                col=col + 1,
+                largest=peak,
+            )
         explanation = _of_attention(view, which)
         if method is not None:
             where = describe_reading(acts)
@@ -261,15 +270,11 @@ def _explain(view: View, maps: Maps, index: int) -> None:
                 )
         lines.append(
             tr_md(
-                "- **{method}**: {explanation} Largest: row {row}, column {col}, {largest}.",
+                "- **{method}**: {explanation}",
                 method=label(which),
                 explanation=Markdown(explanation),
-                row=row + 1,
-                col=col + 1,
-                largest=as_percent(largest)
-                if method is None or method.is_share
-                else f"{largest:.3g}",
             )
+            + peak_words
         )
     with st.expander(tr("What each map counts"), key="what_maps_count"):
         st.markdown("\n".join(lines))
@@ -295,7 +300,7 @@ def _table(view: View, maps: Maps, name: str) -> Table:
         columns[Message("{map}, rank", map=label)] = ranks[which].ravel()
     about = tr(
         "Maps of {name}, in the grid of the first layer; a rank is the share of the other patches "
-        "with a smaller value.",
+        "with a smaller value, and equal ones count half.",
         name=name,
     )
     return Table(about, {**patch_columns(view, grid=next(iter(ranks.values())).shape), **columns})
