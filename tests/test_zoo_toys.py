@@ -1,9 +1,11 @@
 """Toys of the families allow the pairs that they should, and sizes are those of a formula."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import timm
 from examples import narrow_stems, picture
 from numpy.testing import assert_array_equal
 
@@ -154,6 +156,23 @@ def test_a_size_names_every_width_of_the_stages() -> None:
     assert size.heads == (1,)
     assert size.layers == 12
     assert size.head_parameters == 1000 * 129
+
+
+@pytest.mark.parametrize(
+    ("architecture", "patch", "width"),
+    [
+        ("vit_giant_patch14_dinov2", 14, 128),  # both halves of the gate in one matrix
+        ("eva02_base_patch14_224", 14, 128),  # in two
+        ("vit_base_patch16_224", 16, 192),
+    ],
+)
+def test_the_width_of_a_gated_mlp_is_that_behind_the_gate(
+    architecture: str, patch: int, width: int
+) -> None:
+    options: dict[str, Any] = dict(embed_dim=48, depth=1, num_heads=3, img_size=2 * patch)
+    module = timm.create_model(architecture, **options)
+    size = size_of(module, family_of(module).sites(module, (2 * patch, 2 * patch)))
+    assert (size.embed_dims, size.mlp_dims) == ((48,), (width,))
 
 
 def test_a_mixer_has_a_size_without_heads() -> None:

@@ -79,19 +79,25 @@ def count_architecture(architecture: str) -> Size:
     return size_of(outline, family_of(outline).sites(outline, input_size))
 
 
-#: Paths of the first layer of an MLP in timm, transformers and torchvision.
-_MLP = (
-    *("mlp.fc1.weight", "mlp_channels.fc1.weight", "mlp.up_proj.weight", "mlp.dense1.weight"),
-    *("intermediate.dense.weight", "mlp.0.weight"),
+#: Paths of the last layer of an MLP in timm and transformers. The first may be twice as wide, or be
+#: two layers, where one half is the gate of the other (SwiGLU).
+_LAST = ("mlp.fc2.weight", "mlp.down_proj.weight", "mlp.weights_out.weight")
+#: Paths of the first layer of other MLPs in timm, transformers and torchvision.
+_FIRST = (
+    *("mlp_channels.fc1.weight", "mlp.dense1.weight", "intermediate.dense.weight"),
+    "mlp.0.weight",
 )
 
 
 def _mlp_shape(block: nn.Module) -> tuple[int, int] | None:
-    """Return (MLP, D): the shape of the first weights in a block's MLP."""
-    for path in _MLP:
-        weight = dict(block.named_parameters()).get(path)
-        if weight is not None:
-            return weight.shape[0], weight.shape[1]
+    """Return (MLP, D): the hidden width of a block's MLP, and the width of a token."""
+    shapes = {path: weight.shape for path, weight in block.named_parameters()}
+    for path in _LAST:
+        if path in shapes:
+            return shapes[path][1], shapes[path][0]
+    for path in _FIRST:
+        if path in shapes:
+            return shapes[path][0], shapes[path][1]
     return None
 
 
