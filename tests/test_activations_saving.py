@@ -208,6 +208,15 @@ def test_another_format_is_refused(saved: Path) -> None:
     assert_clear_error(error.value)
 
 
+def test_a_file_from_before_phrases_is_read(saved: Path) -> None:
+    with np.load(saved) as file:
+        about = json.loads(str(file["about"]))
+    labels = vitviz.load_activations(saved).labels
+    del about["phrases"]
+    rewritten(saved, about=np.array(json.dumps(about)))
+    assert vitviz.load_activations(saved).labels == labels
+
+
 def test_what_was_changed_in_the_file_fails_the_proof(saved: Path) -> None:
     with np.load(saved) as file:
         keys = file["k_1"].copy()

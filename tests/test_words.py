@@ -21,6 +21,7 @@ from vitviz.model import Model
 from vitviz.model import words as words_module
 from vitviz.model.families import ModelError
 from vitviz.model.words import Words
+from vitviz.text.class_names import full_names
 
 NAMES = ("a cat", "a dog", "a teapot", "nothing at all")
 SMALL: dict[str, Any] = dict(img_size=(64, 96), embed_dim=48, depth=2, num_heads=3)
@@ -117,10 +118,13 @@ def test_maps_and_experiments_ask_about_words(architecture: str) -> None:
 
 @both
 def test_a_saved_capture_keeps_its_words(architecture: str, tmp_path: Path) -> None:
-    acts = capture(model_of(architecture), picture())
+    names = ("a dog, asleep", *NAMES[1:])
+    model = without_words(architecture).with_words(words(architecture, names=names))
+    acts = capture(model, picture())
     acts.save(tmp_path / "acts.npz")
     loaded = vitviz.load_activations(tmp_path / "acts.npz")
-    assert loaded.labels == NAMES
+    assert loaded.labels == names
+    assert full_names(loaded.output_names) == full_names(acts.output_names) == names
     assert_array_equal(loaded.probabilities, acts.probabilities)
 
 

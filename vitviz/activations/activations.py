@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..common.files import replace_file
-from ..common.language import Message
+from ..common.language import Message, Phrase
 from ..common.query import Direction, Query, token_number
 from ..model.answers import Answers, scores
 from ..model.devices import own_precision
@@ -104,6 +104,7 @@ def _encode(acts: "Activations") -> bytes:
         "picture_size": acts.picture_size,
         "layers": [asdict(layer) for layer in acts.layers],
         "labels": acts.labels,
+        "phrases": any(isinstance(label, Phrase) for label in acts.labels or ()),
         "answers": acts.answers,
         "read_tokens": acts.read_tokens,
         "crops": acts._crops,

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ..common.language import Phrase
 from ..model.families import Layer, ModelError, Windows
 from ..model.origin import Origin
 from .activations import FORMAT, Activations, plain_norm, read_only
@@ -88,12 +89,13 @@ def _decode(arrays: Mapping[str, np.ndarray]) -> Activations:
         return tensor(name) if name in arrays else None
 
     layers = tuple(_layer(**record) for record in about["layers"])
+    label_type = Phrase if about.get("phrases") else str  # files of earlier versions do not say
     answer = optional("logits") if "logits" in arrays else optional("features")
     patches = arrays["patches"]
     patches.flags.writeable = False
     acts = Activations(
         _layers=layers,
-        _known_labels=None if about["labels"] is None else tuple(about["labels"]),
+        _known_labels=None if about["labels"] is None else tuple(map(label_type, about["labels"])),
         read_tokens=tuple(about["read_tokens"]),
         _crops=tuple(map(tuple, about["crops"])),
         _offsets=tuple(map(tuple, about["offsets"])),
