@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_module, remembered_experiments, vit_of_transformers, watched
+from examples import own_module, remembered_experiments, timm_model, vit_of_transformers, watched
 from PIL import Image
 from timm.models.vision_transformer import ParallelScalingBlock
 
@@ -104,9 +104,19 @@ def test_a_block_that_changes_nothing_does_not_matter_most(pictures: Any) -> Non
     model = watched(module, (16, 16))
     acts = vitviz.capture(model, pictures["duck"][0])
     block, *_ = lessons.findings(6, model, pictures["duck"][0], acts, own=False)
-    assert "Hiding any one of 1 blocks does not lower" in block
+    assert "Hiding any one of 4 blocks does not lower" in block
     assert "-0.0" not in block
     assert "Hiding 0 of them" in block
+
+
+@pytest.mark.parametrize(("side", "blocks"), [(16, 4), (8, 4), (20, 4)])
+def test_no_block_that_is_hidden_is_the_whole_grid(side: int, blocks: int, pictures: Any) -> None:
+    """A model that pools its patches has no answer without any."""
+    options = dict(img_size=side, patch_size=4, class_token=False, global_pool="avg")
+    model = timm_model("test_vit", **options)
+    acts = vitviz.capture(model, pictures["duck"][0])
+    block, *_ = lessons.findings(6, model, pictures["duck"][0], acts, own=False)
+    assert f" {blocks} blocks" in block
 
 
 def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) -> None:

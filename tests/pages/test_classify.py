@@ -193,6 +193,18 @@ def test_what_each_block_costs_stands_over_the_unchanged_picture(
     assert "Hiding a block" not in alt(changed, PATCHES)  # that was of the whole picture
 
 
+def test_blocks_of_few_patches_are_parts_of_the_picture(serve: Callable[..., Model]) -> None:
+    serve("plain")
+    at = opened("classify")
+    assert at.segmented_control(key="block").value == 4
+    serve("plain", image_size=(8, 16))  # 2 x 4 patches
+    at.run()
+    assert at.segmented_control(key="block").value == 2
+    assert at.button(key="run occlusion").label == "Hide blocks (3 passes)"
+    assert not at.info  # nobody has chosen 4
+    assert address(at) == {}
+
+
 def test_experiments_of_many_passes_wait_for_their_button(
     serve: Callable[[str], Model],
 ) -> None:

@@ -1,9 +1,11 @@
 """Sets of cells of a grid, of heads or patches, and their text in the address."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
+_SIDES = (1, 2, 4)  # patches along a block that is hidden
 _PIECE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:-(\d{1,4})\.(\d{1,4}))?")
 
 
@@ -41,6 +43,11 @@ def toggle_cells(mask: np.ndarray, chosen: list[int]) -> np.ndarray:
     changed = mask.copy()
     changed.flat[chosen] = not mask.flat[chosen].all()
     return changed
+
+
+def block_sides(grid: tuple[int, int]) -> Sequence[int]:
+    """Return the sides of blocks to hide, in patches: none is the whole grid. Default last."""
+    return [side for side in _SIDES if side < max(grid)][-2:] or [1]
 
 
 def _run(values: np.ndarray) -> int:

@@ -25,9 +25,8 @@ from ..text.lessons import LESSONS, Step
 from ..web.token_map import default_query
 from ..zoo import FIRST_LAYERS
 from . import records
-from .cells import read_cells
+from .cells import block_sides, read_cells
 
-HIDDEN_SIDE = 4  # patches along a block that is hidden
 HALF_A_POINT = 0.005
 LEAST_FALL = 0.0005  # of a probability: 0.1 percentage points when rounded
 ROUNDING = 1e-4  # of a probability: a smaller change is none
@@ -400,9 +399,10 @@ def _find_changes(
         return
     answer = int(acts.probabilities.argmax())
     removal: Any = "mean" if model.positional_attention else "drop"
+    side = block_sides(acts.grid)[-1]
     hidden = intervention.occlusion(
-        model, image, target=answer, block=HIDDEN_SIDE, removal=removal, progress=progress
-    )[::HIDDEN_SIDE, ::HIDDEN_SIDE]
+        model, image, target=answer, block=side, removal=removal, progress=progress
+    )[::side, ::side]
     row, col = divmod(int(hidden.argmax()), hidden.shape[1])
     numbers: dict[str, Any] = dict(
         count=hidden.size,

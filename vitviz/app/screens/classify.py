@@ -9,7 +9,8 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app.cells import read_cells
+from vitviz.app import settings
+from vitviz.app.cells import block_sides, read_cells
 from vitviz.app.screens import classify_answer, classify_heads, classify_words
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
@@ -146,7 +147,6 @@ class Blocks:
 
 
 BRUSHES = {"drag": mark("drag over patches"), "click": mark("click on patches")}
-BLOCK_SIDES = (2, 4)  # of a block, in patches
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
 
 
@@ -164,11 +164,13 @@ def page(view: View) -> Data | None:
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = experiment.choose_removal(view)
     index = class_menu.chosen_index(acts)
-    blocks = Blocks(view, index, setting("block", BLOCK_SIDES, 4), removal)
+    sides = block_sides(acts.grid)
+    settings.follow_default("block", str(sides[-1]))
+    blocks = Blocks(view, index, setting("block", sides, sides[-1]), removal)
     class_menu.draw_class_menu(acts, "bar")
     drag = choose("brush", tr("Choose patches by"), BRUSHES, "drag", "settings") == "drag"
     experiment.removal_control(view)
-    control("block", tr("Side of a block, patches"), BLOCK_SIDES, "settings")
+    control("block", tr("Side of a block, patches"), sides, "settings")
 
     columns, pending = _columns(), []
     instead = classify_heads.replacement()
