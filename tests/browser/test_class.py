@@ -138,6 +138,10 @@ def test_a_student_guesses_with_keys_and_the_teacher_sees_it_and_shows_it(
     assert max(outline) > 250
     expect(teacher.get_by_text(guesses.describe_count(1))).to_be_visible()
     assert not teacher.locator(".token-map").count()
+    student.reload()  # who guesses anew is still one
+    board.click()
+    pressed(student, guesses.SEND)
+    expect(student.locator("[data-part=map]")).to_be_visible()
     pressed(teacher, guesses.REVEAL)
     expect(teacher.locator("[data-part=map]")).to_be_visible()
     expect(student.get_by_text(guesses.describe_count(1))).to_be_visible()

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from uuid import uuid4
 
 import streamlit as st
 from click.core import ParameterSource
@@ -156,7 +157,11 @@ def _document(request: Request) -> Response:
     meta = '<meta name="google" content="notranslate">'
     html = document.read_text(encoding="utf-8").replace("</head>", f"{meta}{style}</head>", 1)
     html = html.replace("<html ", '<html translate="no" ', 1)
-    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+    answer = HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+    if visitors.for_class() and visitors.BROWSER_COOKIE not in request.cookies:
+        # A strict one would not come along where the page is opened by a link of another site.
+        _set_cookie(answer, request, visitors.BROWSER_COOKIE, uuid4().hex, samesite="lax")
+    return answer
 
 
 def _teacher(request: Request) -> Response:
@@ -164,15 +169,21 @@ def _teacher(request: Request) -> Response:
     if not visitors.is_key(request.path_params["key"]):
         return PlainTextResponse(NO_KEY, status_code=403)
     answer = RedirectResponse(f"{visitors.base_path()}/")
+    _set_cookie(answer, request, visitors.COOKIE, visitors.LINK_KEY, samesite="strict")
+    return answer
+
+
+def _set_cookie(
+    answer: Response, request: Request, name: str, value: str, *, samesite: Literal["lax", "strict"]
+) -> None:
     answer.set_cookie(
-        visitors.COOKIE,
-        visitors.LINK_KEY,
+        name,
+        value,
         httponly=True,
-        samesite="strict",
+        samesite=samesite,
         secure=request.url.scheme == "https",
         path=f"{visitors.base_path()}/",
     )
-    return answer
 
 
 async def _changes(_: Request) -> Response:

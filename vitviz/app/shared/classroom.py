@@ -53,7 +53,7 @@ class Room:
         self._lock = threading.Lock()
         self._pin: Pin | None = None
         self._question: PredictionQuestion | None = None
-        self._guesses: dict[str, int] = {}  # by session
+        self._guesses: dict[str, int] = {}  # by browser, or by session where it keeps no cookie
         self._revealed = self.waits = False
         self.shown = self.guessed = 0
 
@@ -84,14 +84,14 @@ class Room:
                 self._guesses.clear()
                 self.guessed += 1
 
-    def guess(self, question: PredictionQuestion, session: str, answer: int) -> None:
-        """Store the guess of a session in place of its last, if it is of the current question."""
+    def guess(self, question: PredictionQuestion, guesser: str, answer: int) -> None:
+        """Store the guess of a guesser in place of their last, if it is of the current question."""
         with self._lock:
-            has_guessed = session in self._guesses
+            has_guessed = guesser in self._guesses
             if question != self._question or not (has_guessed or len(self._guesses) < MAX_GUESSES):
                 return
-            if self._guesses.get(session) != answer:
-                self._guesses[session] = answer
+            if self._guesses.get(guesser) != answer:
+                self._guesses[guesser] = answer
                 self.guessed += 1
 
     def guesses(self, question: PredictionQuestion) -> Counter[int]:

@@ -21,6 +21,8 @@ _OF_PROXIES = ("forwarded", "via", "x-forwarded", "x-real-ip")  # how their head
 #: The key of this server's teachers, until it stops, and the cookie that holds it.
 LINK_KEY = secrets.token_urlsafe(16)
 COOKIE = "vitviz_teacher"
+#: The cookie by which a browser whose page is opened anew is known; its value is random.
+BROWSER_COOKIE = "vitviz_browser"
 
 
 def for_class() -> bool:

@@ -82,7 +82,8 @@ def _share_with_class(own: Guess | None, question: PredictionQuestion) -> Guess 
     pin = room().pin
     if not visitors.is_teacher():
         if own and own.answer is not None:
-            guesser = st.session_state.setdefault("guesser", uuid4().hex)
+            browser = st.context.cookies.get(visitors.BROWSER_COOKIE) or uuid4().hex
+            guesser = st.session_state.setdefault("guesser", str(browser))
             room().guess(question, guesser, own.answer)
         if room().is_withheld(question):
             return None
