@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { middleOf, neighbour, pressed } from "../../vitviz/web/token_map/keys.js";
-import { Walk } from "../../vitviz/web/anatomy_map/walk.js";
+import { Walk, inLayer } from "../../vitviz/web/anatomy_map/walk.js";
 
 const data = {
   shape: { rows: 4, cols: 6, prefix: ["CLS", "DIST"], heads: 2 },
@@ -51,6 +51,13 @@ test("the row of a tensor that belongs to the token, also in a coarser grid", ()
   assert.equal(walk({ step: "encoder", frame: 3, query: 1 }).row, 1); // DIST
   assert.equal(walk({}).patchIn([2, 3]), 1 * 3 + 2);
   assert.equal(walk({ query: 0 }).patchIn([4, 6]), 2 * 6 + 3); // CLS has no patch
+});
+
+test("a token of one layer in another one", () => {
+  const crop = [0, 0, 96, 64];
+  const [one, other] = [{ ...data.shape, crop }, { rows: 2, cols: 3, prefix: ["DIST"], crop }];
+  assert.equal(inLayer(2 + 3 * 6 + 4, one, other), 1 + 1 * 3 + 2);
+  assert.deepEqual([1, 0, -1].map((token) => inLayer(token, one, other)), [0, -1, -1]);
 });
 
 test("where no token is in front, the middle stands for CLS", () => {

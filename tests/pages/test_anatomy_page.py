@@ -35,6 +35,7 @@ STEPS = [
     *("picture", "patches", "flatten", "project", "prefix", "positions", "encoder", "output"),
     "head",
 ]
+SWIN = "swin_tiny_patch4_window7_224"
 BOXES = [
     *("before", "norm1", "qkv", "scores", "attention", "heads", "concatenated", "projected"),
     *("after_attention", "norm2", "hidden", "activated", "mlp", "after"),
@@ -145,7 +146,8 @@ def test_a_commit_changes_the_settings_that_all_pages_share(model: Model) -> Non
 def test_a_link_opens_the_step_the_pair_and_the_layer(model: Model) -> None:
     at = opened("anatomy", layer="2", head="3", query="2.3", step="attention", key="cls")
     state = shown(at)["state"]
-    assert state == {"frame": 1, "head": 2, "query": 9, "step": "attention", "key": 0}
+    chosen = {"frame": 1, "head": 2, "query": 9, "step": "attention", "key": 0, "tokensOf": 1}
+    assert state == chosen
     assert not at.info
 
 
@@ -245,8 +247,22 @@ def test_the_number_of_patches_chooses_between_two_shipped_models() -> None:
 
 
 @pytest.mark.usefixtures("narrow")
+def test_a_layer_chosen_before_the_last_is_on_screen_keeps_the_query() -> None:
+    """Until the browser has drawn a layer, it counts tokens in the grid of the layer before."""
+    at = opened("anatomy", model=SWIN, weights="random", layer="2", query="29.13")
+    before = shown(at)["state"]
+    assert before["query"] == 28 * 56 + 12
+    commit(at, frame=2)
+    assert shown(at)["state"]["query"] == 14 * 28 + 6
+    commit(at, **{**before, "frame": 3})
+    assert not at.info
+    assert address(at)["query"] == "15.7"
+    assert shown(at)["state"]["query"] == 14 * 28 + 6
+
+
+@pytest.mark.usefixtures("narrow")
 def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
-    at = opened("anatomy", model="swin_tiny_patch4_window7_224", weights="random", layer="2")
+    at = opened("anatomy", model=SWIN, weights="random", layer="2")
     assert_works(at)
     data = shown(at)
     assert ids(data["boxes"]) == ["before", "after_attention", "after"]

@@ -8,7 +8,7 @@ import streamlit as st
 from vitviz.app import settings
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
-from vitviz.app.shared.view import token_text
+from vitviz.app.shared.view import placed_grid, token_text
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.token_map import committed_head, map_session, mount_numbers, take_commit
 from vitviz.common.language import tr
@@ -108,8 +108,11 @@ def pair(view: "View") -> tuple[int, int]:
 
 def _take(view: "View") -> None:
     """Write what was committed into the shared settings; what does not fit falls back there."""
-    committed = take_commit(_NAME)
-    layer, key = view.acts.layers[view.layer], int(committed["key"])
+    committed, acts = take_commit(_NAME), view.acts
+    # The browser may not have heard of the layer, or the model, that was drawn last.
+    tokens_of = min(int(committed["tokensOf"]), acts.depth - 1)
+    layer, key = acts.layers[tokens_of], int(committed["key"])
+    st.session_state.query_grid = placed_grid(view.picture, acts, tokens_of)
     settings.change(
         layer=int(committed["frame"]) + 1,
         head=committed_head(committed),
@@ -130,4 +133,5 @@ def _state(view: "View") -> dict[str, Any]:
         "query": -1 if view.query is None else view.query,
         "step": st.session_state["step"],
         "key": names.index(chosen) if chosen else -1,
+        "tokensOf": view.layer,
     }

@@ -279,7 +279,8 @@ def anatomy_message(of: Anatomy, **host: Any) -> dict[str, Any]:
         Parts that the host adds or replaces: `stepsId` and `layerId`, the ids of both stacks;
         `session`, `version` and `provenance`; and
         - `state`: the choice: `frame`, `head` and `query`, counted from 0, -1 for none; `key`, and
-          `step`, the id of a card or a box
+          `step`, the id of a card or a box; and `tokensOf`, the layer whose tokens `query` and
+          `key` are
         - `layers`: the layers that can be chosen
         - `alone`: whether the component takes keys pressed anywhere on the page
         - `guided`: whether a lesson leads through the page; then the steps have no numbers here
@@ -291,7 +292,14 @@ def anatomy_message(of: Anatomy, **host: Any) -> dict[str, Any]:
     return {
         "session": "",
         "version": 0,
-        "state": {"frame": of.layer, "head": 0, "query": query, "step": cards[0]["id"], "key": -1},
+        "state": {
+            "frame": of.layer,
+            "head": 0,
+            "query": query,
+            "step": cards[0]["id"],
+            "key": -1,
+            "tokensOf": of.layer,
+        },
         "frame": of.layer,
         "depth": acts.depth,
         "cards": cards,

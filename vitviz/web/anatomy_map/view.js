@@ -17,7 +17,7 @@ import { showScene } from "./items.js";
 import { diagram, pageOf, sentence, shapeRows, tokenButtons } from "./page.js";
 import { sceneDrawing } from "./pictures.js";
 import { tensors } from "./tensors.js";
-import { Walk } from "./walk.js";
+import { Walk, inLayer } from "./walk.js";
 import { tr } from "../token_map/strings.js";
 
 /** @import { Drawing } from "../token_map/saving.js" */
@@ -70,7 +70,12 @@ class View extends Component {
   receive(data, send) {
     data.nameOf = (/** @type {number} */ token) => this.walk.nameOf(token);
     const before = this.state?.step;
+    const { shape } = this.data ?? data;
     super.receive(data, send);
+    if (this.state.tokensOf !== data.frame) // chosen while another layer was on screen
+      Object.assign(this.state, {
+        query: inLayer(this.state.query, shape, data.shape), key: -1, tokensOf: data.frame,
+      });
     if (this.state.step !== before && before !== undefined) this.#begin();
   }
 

@@ -13,6 +13,14 @@ function inGrid(patch, from, to) {
   return moved(patch, { ...from, crop }, { ...to, crop });
 }
 
+/** A token of one layer as another counts it: the patch in the same place, or the same prefix token;
+ * -1 where there is none. @param {number} token @param {any} from @param {any} to their shapes */
+export function inLayer(token, from, to) {
+  const patch = token - from.prefix.length;
+  if (patch < 0) return to.prefix.indexOf(from.prefix[token]);
+  return to.prefix.length + moved(patch, from, to);
+}
+
 const LOOKING = 9; // words that could be read while one looks at what has changed
 
 export class Walk {
