@@ -20,6 +20,7 @@ class Forwarder:
     def __init__(self, to_port: int, prefix: str = "") -> None:
         self.port, self._to, self._cut = 0, to_port, False
         self._prefix = prefix.encode()
+        self._cuts_next = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -32,6 +33,10 @@ class Forwarder:
         """Break all connections, and take no new one until it is joined."""
         self._cut = True
         self._loop.call_soon_threadsafe(self._abort)
+
+    def cut_next_answer(self) -> None:
+        """Cut as soon as the server says something, which is lost."""
+        self._cuts_next = True
 
     def join(self) -> None:
         self._cut = False
@@ -76,6 +81,10 @@ class Forwarder:
     async def _pipe(self, source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(2**16):
+                if self._cuts_next:
+                    self._cuts_next = False
+                    self.cut()
+                    return
                 to.write(data)
                 await to.drain()
         to.close()

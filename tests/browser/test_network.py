@@ -14,7 +14,8 @@ from vitviz.text import classroom as text
 from .conftest import noted, watched
 from .forwarder import forwarding
 from .test_class import ELSEWHERE, pressed, provenance
-from .test_take import choose, expect_picture, paste, png
+from .test_take import choose, choose_in_box, expect_picture, paste, png
+from .walk import settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -68,6 +69,30 @@ def test_what_is_chosen_without_a_network_is_told_when_it_is_back(
         expect(page).to_have_url(re.compile(r"layer=4&head=3&query=\d"))
         expect(title).to_contain_text("layer 4, head 3")
         expect(page.get_by_role("slider", name="Layer")).to_have_value("4")
+        assert all(words.startswith("console") for words in wrong), wrong  # it asked in vain
+
+
+def test_an_upload_is_shown_where_its_answer_was_lost(browser: "Browser", server: Server) -> None:
+    """What the page asks first when the network is back holds its menu of pictures from before."""
+    from playwright.sync_api import expect
+
+    with (
+        forwarding(port_of(server)) as network,
+        noted(browser, "light", online=True, host=HERE, locale="en-US") as (page, wrong),
+    ):
+        page.goto(f"http://{HERE}:{network.port}/attention?picture=moose")
+        page.locator("canvas[data-part=map][aria-label]").wait_for()  # components listen by now
+        app = page.get_by_test_id("stApp")
+        with page.expect_response("**/upload_file/**"):
+            choose_in_box(page, "mine.png", png(300, 200))
+        network.cut_next_answer()
+        expect(app).not_to_have_attribute("data-test-connection-state", "CONNECTED")
+        page.wait_for_timeout(2500)  # the page has told of the file once more, in vain
+        network.join()
+        expect(app).to_have_attribute("data-test-connection-state", "CONNECTED", timeout=60_000)
+        expect_picture(page, "mine.png")
+        settled(page)
+        expect_picture(page, "mine.png")
         assert all(words.startswith("console") for words in wrong), wrong  # it asked in vain
 
 

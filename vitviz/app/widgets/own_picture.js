@@ -55,6 +55,13 @@ new PerformanceObserver((list) => {
   }
 }).observe({ type: "resource" });
 
+// What the page asks first when the network is back holds its menu of pictures from before: it would
+// undo the choice of a file of which the server has heard, and the page has not.
+document.addEventListener("vitviz:reconnected", () => {
+  for (const sent of arrived.values()) sent.due = 0;
+  tell();
+});
+
 /** @param {Blob} file @param {string} name */
 async function send(file, name) {
   const id = `${Date.now()}-${Math.random().toString(36).slice(2)}`;
