@@ -270,6 +270,13 @@ def expect_the_figure_first(page: "Page", name: str, look: Look) -> None:
         page.wait_for_timeout(200)
 
 
+@only("filters")
+@pytest.mark.parametrize("look", [Look(ENLARGED)], ids=str)
+def test_the_numbers_of_a_scale_are_above_the_last_line(look: Look, screen: "Page") -> None:
+    numbers = box(screen, ".st-key-response .cbaxis text")
+    assert numbers["bottom"] <= box(screen, PROVENANCE)["top"]
+
+
 def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
     page = screen
     wanted: set[str] = set(page.evaluate(CONTROLS))
