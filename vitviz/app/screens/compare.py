@@ -1,7 +1,6 @@
 """The page Compare: two models on one picture, or two pictures in one model."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
@@ -26,9 +25,6 @@ from vitviz.common.language import Message, as_percent, literal, mark, tr, tr_md
 from vitviz.text import findings
 from vitviz.text.class_names import other_names, table_names
 from vitviz.web.token_map import Frame, encode_frame, frame_shape
-
-if TYPE_CHECKING:
-    pass
 
 MODES = {
     "weights": mark("trained and random weights"),
