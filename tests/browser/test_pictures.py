@@ -76,7 +76,7 @@ def test_a_figure_is_saved_with_its_numbers(
 ) -> None:
     menu = norms_menu(page, server)
     name, svg = saved(page, menu, "SVG, with title")
-    assert name == "vitviz_norm_of_the_tokens_after_layer_6_before_the_layernorm.svg"
+    assert name == "vitviz_norm_of_the_tokens_after_layer_6_before_the_final_normalisation.svg"
     values, _, _ = inspection.token_norms(acts)
     np.testing.assert_allclose(
         middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
@@ -106,7 +106,7 @@ def test_a_figure_is_saved_with_its_numbers(
     for label in ("PNG, with title", "PNG × 2, with title"):
         name, png = saved(page, menu, label)
         image = Image.open(io.BytesIO(png)).convert("RGB")
-        assert re.search(r"_2x\.png$", name) if "2" in label else name.endswith("norm.png")
+        assert re.search(r"_2x\.png$", name) if "2" in label else name.endswith("normalisation.png")
         assert image.getpixel((1, 1)) == (255, 255, 255)
         sizes.append(image.size)
         # The brightest patch of Cividis is yellow, and nothing else in the picture is.
