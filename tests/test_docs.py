@@ -51,12 +51,11 @@ def teaching() -> ModuleType:
     return script("teaching")
 
 
-@pytest.mark.parametrize("name", ["build", "gallery", "new_language", "teaching"])
-def test_a_script_that_is_asked_for_help_writes_no_files(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "docs" / f"{name}.py"), "--help"]
+def test_a_script_that_is_asked_for_help_writes_no_files(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "docs" / "gallery.py"), "--help"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.stdout.startswith(f"usage: {name}.py"), done.stderr
+    assert done.stdout.startswith("usage: gallery.py"), done.stderr
     assert not [*tmp_path.iterdir()]
 
 
