@@ -660,7 +660,7 @@ class Model:
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """The LayerNorm after the last block, or after the pooling if the model has it there."""
+        """The norm after the last block, or after the pooling if the model has it there."""
         parts = self.parts
         if parts.pooled_norm is not None and isinstance(parts.norm, nn.Identity | None):
             return parts.pooled_norm

@@ -84,7 +84,7 @@ class Survey:
     Attributes
     ----------
     distance, prefix_mass, entropy : ndarray of shape (pictures, layers, heads)
-        Pixels, shares of 1 and bits. NaN stands for the heads that a layer has not.
+        Pixels, shares of 1 and bits. NaN for heads that a layer lacks.
     histogram : ndarray of shape (layers, heads, bins)
         Shares of 1, the mean over pictures.
     offsets : ndarray of shape (layers, heads, 2 rows - 1, 2 columns - 1)

@@ -6,7 +6,7 @@ T tokens, D width, h heads, d head_dim, M width of the MLP, K classes.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -42,6 +42,11 @@ class Box:
     values: np.ndarray | None = None
     parts: Mapping[str, np.ndarray] = field(default_factory=dict)
     layers: range = range(0)
+
+
+def is_norm(part: Any) -> TypeGuard[nn.Module]:
+    """Return whether this is a module that changes its input."""
+    return isinstance(part, nn.Module) and not isinstance(part, nn.Identity)
 
 
 def norm_box(name: str, norm: nn.Module, before: Tensor, after: Tensor) -> Box:
@@ -218,7 +223,7 @@ def _projection_boxes(site: Site, concatenated: Tensor) -> Iterator[Box]:
     """Yield the concatenated heads (T, h d), their output projection, and LayerScale if any."""
     yield box("concatenated", concatenated)
     norm = getattr(site.attn, "norm", None)
-    if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
+    if is_norm(norm):
         before, concatenated = concatenated, norm(concatenated)
         yield norm_box("heads_norm", norm, before, concatenated)
     yield from _with_layer_scale(site.block, "1", box("projected", site.projection(concatenated)))

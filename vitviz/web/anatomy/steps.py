@@ -6,7 +6,7 @@ T tokens, D width, h heads, d head_dim, M width of the MLP, K classes.
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,17 @@ from ...model.devices import own_precision
 from ...model.families import ModelError
 from ...model.inputs import Picture, prepare
 from ...vit import PreTrainingHead, VisionTransformer
-from .layers import Box, agree, box, norm_box, numbers, stage_and_kind, statistics, tensor
+from .layers import (
+    Box,
+    agree,
+    box,
+    is_norm,
+    norm_box,
+    numbers,
+    stage_and_kind,
+    statistics,
+    tensor,
+)
 
 if TYPE_CHECKING:
     from ...activations import Activations
@@ -80,7 +90,7 @@ def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
     parts = {"kernel": conv.weight.flatten(1)}
     yield box("project", tokens, parts if conv.bias is None else {**parts, "bias": conv.bias})
     norm = getattr(embed, "norm", None)
-    if _is_norm(norm):
+    if is_norm(norm):
         tokens = norm(tokens)
         yield norm_box("embedding_norm", norm, tokens, tokens)
     chain = [*_prefix_and_positions(model, tokens)]
@@ -121,13 +131,8 @@ def _prefix_and_positions(model: Model, tokens: Tensor) -> Iterator[Box]:
             yield box("positions", tokens, {"table": table})
     norms = (part for path, part in module.named_modules() if path.endswith(_PRE_NORMS))
     norm = next(norms, None)
-    if _is_norm(norm):
+    if is_norm(norm):
         yield norm_box("pre_norm", norm, tokens, norm(tokens))
-
-
-def _is_norm(part: Any) -> TypeGuard[nn.Module]:
-    """Return whether this is a module that changes its input."""
-    return isinstance(part, nn.Module) and not isinstance(part, nn.Identity)
 
 
 def _stages(acts: "Activations") -> Iterator[Box]:
@@ -214,14 +219,14 @@ def _output(model: Model, last: Tensor, features: Tensor) -> Box:
     candidates: list[tuple[str, Tensor, nn.Module | None, Tensor]] = []
     if "cls" in model.read_tokens:
         candidates = [("output_cls", cls, None, last[:1])]
-        if _is_norm(norm):
+        if is_norm(norm):
             candidates = [("output", cls, norm, last[:1])]
-        elif _is_norm(parts.pooled_norm):  # as in CLIP of transformers
+        elif is_norm(parts.pooled_norm):  # as in CLIP of transformers
             candidates = [("output", mean_first(cls), mean_first, last[:1])]
     else:
-        if _is_norm(norm):
+        if is_norm(norm):
             candidates = [("output_mean", mean, None, mean)]
-        if _is_norm(parts.pooled_norm):
+        if is_norm(parts.pooled_norm):
             candidates.append(("output_mean_norm", mean_first(mean), mean_first, mean[None]))
     for name, value, by, read in candidates:
         if agree(numbers(value), numbers(y)):

@@ -238,16 +238,18 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
 
 
 def _next_words(of: Anatomy) -> str:
+    from ..anatomy.layers import is_norm
+
     if of.layer + 1 < of.acts.depth:
         return tr("layer {layer}", layer=of.layer + 2)
-    norm = of.model.final_norm
-    has_norm = norm is not None and type(norm).__name__ != "Identity"
+    has_norm = is_norm(of.model.final_norm)
     return tr("the final normalisation") if has_norm else tr("the next step")
 
 
 def _normalises_queries(of: Anatomy) -> bool:
-    norm = getattr(of.model.sites[of.layer].attn, "q_norm", None)
-    return norm is not None and type(norm).__name__ != "Identity"
+    from ..anatomy.layers import is_norm
+
+    return is_norm(getattr(of.model.sites[of.layer].attn, "q_norm", None))
 
 
 def _activation(of: Anatomy) -> str:
