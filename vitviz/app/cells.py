@@ -46,7 +46,10 @@ def toggle_cells(mask: np.ndarray, chosen: list[int]) -> np.ndarray:
 
 
 def block_sides(grid: tuple[int, int]) -> Sequence[int]:
-    """Return the sides of blocks to hide, in patches: none is the whole grid. Default last."""
+    """Return the sides that a hidden block may have, in patches, the default last.
+
+    No block is the whole grid, unless that is one patch.
+    """
     return [side for side in _SIDES if side < max(grid)][-2:] or [1]
 
 

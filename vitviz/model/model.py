@@ -760,7 +760,7 @@ _TURNS: WeakKeyDictionary[nn.Module, AbstractContextManager[Any]] = WeakKeyDicti
 
 
 def _turn(module: nn.Module) -> AbstractContextManager[Any]:
-    """Return a lock for modules that one thread at a time may run; others need none.
+    """Return a lock if only one thread at a time may run the module.
 
     The blocks of transformers' Swin set their shift before they use it.
     """

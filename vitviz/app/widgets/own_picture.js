@@ -55,8 +55,8 @@ new PerformanceObserver((list) => {
   }
 }).observe({ type: "resource" });
 
-// What the page asks first when the network is back holds its menu of pictures from before: it would
-// undo the choice of a file of which the server has heard, and the page has not.
+// When the network is back, the page first sends its old menu of pictures. That would undo the choice
+// of a file which the server has received, and of which the page has not heard.
 document.addEventListener("vitviz:reconnected", () => {
   for (const sent of arrived.values()) sent.due = 0;
   tell();

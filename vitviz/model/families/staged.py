@@ -341,7 +341,7 @@ def _maxxvit_blocks(path: str, stage: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _maxxvit_windows(kind: str, block: Any, grid: Grid, input_size: Grid, stage: int) -> Windows:
-    """Return an attention's windows: sides of them divide MaxViT's grid, or are CoAtNet's grid."""
+    """Return an attention's windows, which divide MaxViT's grid and are CoAtNet's whole grid."""
     positions = block.attn.rel_pos
     if kind == "global":
         side: Grid = grid if positions is None else tuple(positions.window_size)

@@ -13,8 +13,8 @@ function inGrid(patch, from, to) {
   return moved(patch, { ...from, crop }, { ...to, crop });
 }
 
-/** A token of one layer as another counts it: the patch in the same place, or the same prefix token;
- * -1 where there is none. @param {number} token @param {any} from @param {any} to their shapes */
+/** Find the token of another layer that is the same prefix token, or a patch in the same place; -1 if
+ * there is none. @param {number} token @param {any} from @param {any} to their shapes */
 export function inLayer(token, from, to) {
   const patch = token - from.prefix.length;
   if (patch < 0) return to.prefix.indexOf(from.prefix[token]);
